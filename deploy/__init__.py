@@ -1,0 +1,1 @@
+"""How Blendstream and its broker run."""

@@ -1,0 +1,1 @@
+"""What holds the state: source -> gate -> broadcaster -> views."""

@@ -1,0 +1,1 @@
+"""From a record to the gate: sources, decoding, admission, fan-out."""

@@ -1,0 +1,1 @@
+"""What the fleet holds, as columns: the key directory and the blend index."""
