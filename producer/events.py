@@ -2,8 +2,9 @@
 
 Every rule about a single field lives here once, as a check function that returns the checked value; the
 classes apply them to themselves, so an object that exists is within the contract, and decoders use the same
-functions. A violation is a `ContractError`, a `ValueError` that names the field and the value. Rules that need
-more than one batch (sequence numbers without holes, time that does not fall) belong to the emitter and the gate.
+functions. A violation is a `ContractError`, a `ValueError` that names the field and the value. Rules that
+take more than one batch (sequence numbers without holes, time that does not fall) are the emitter's and the
+gate's.
 
 The names and rules of the fields are those of LMCache's coordinator, so that both can read one stream.
 """
@@ -111,9 +112,10 @@ def check_flag(field: str, value: object) -> bool:
 
 def check_instance_id(value: object) -> str:
     """The id of an emitter's stream: a non-empty string."""
-    if not check_text("instance_id", value):
+    text = check_text("instance_id", value)
+    if not text:
         raise ContractError("instance_id", "non-empty", value)
-    return value  # type: ignore[return-value]
+    return text
 
 
 def check_model_name(value: object) -> str:
@@ -183,9 +185,10 @@ def check_ts(value: object) -> float:
 
 
 def check_token_ids(value: object) -> TokenIds:
-    """Token ids as a read-only uint32 array; any sequence of integers from 0 to 2^32-1 is taken."""
+    """Token ids as a read-only, contiguous uint32 array; takes any sequence of integers from 0 to 2^32-1."""
     if isinstance(value, np.ndarray) and value.dtype == np.uint32 and value.ndim == 1:
-        return _read_only(value.copy() if value.flags.writeable else value)
+        kept = not value.flags.writeable and value.flags.c_contiguous
+        return value if kept else _read_only(value.copy())
     rule = f"a sequence of integers from 0 to {MAX_TOKEN_ID}"
     if not isinstance(value, (Sequence, np.ndarray)) or isinstance(value, (str, bytes, bytearray)):
         raise ContractError("token_ids", rule, value)
