@@ -1,9 +1,9 @@
 """The request bodies, decoded and checked.
 
-Small fields are decoded by msgspec into the structs below. Long ones (token arrays, base64) are left raw there,
-so that no single call holds the interpreter for long, and are decoded in slices. Whatever is wrong with a body is
-a `RequestError` with the status that LMCache's coordinator answers: 422 with the field, or 400 for what it only
-finds once the body is well-formed.
+Small fields are decoded by msgspec into the structs below. Long ones (token arrays, base64) are left raw
+there, so that no single call holds the interpreter for long, and are decoded in slices. Whatever is
+wrong with a body is a `RequestError` with the status that LMCache's coordinator answers: 422 with the
+field, or 400 for what it only finds once the body is well-formed.
 """
 
 from __future__ import annotations
