@@ -2,8 +2,8 @@
 
 A test that takes `kafka_broker` (or `topic`) runs twice: on the embedded broker and on a real Kafka, which is
 the first of BLENDSTREAM_KAFKA (an address), Java with Maven, Docker. `@pytest.mark.broker("kafka")` asks for
-certain kinds instead, and `pytest --broker embedded` keeps a run to one. Each broker is started once a run, when
-the first test needs it.
+certain kinds instead, and `pytest --broker embedded` keeps a run to one. Each broker is started once a run,
+when the first test needs it.
 """
 
 from __future__ import annotations

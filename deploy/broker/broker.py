@@ -88,6 +88,11 @@ class Broker(ABC):
     def __init__(self, port: int = 0) -> None:
         self.port = port or free_port()
 
+    @staticmethod
+    @abstractmethod
+    def why_unavailable() -> str | None:
+        """What this machine lacks for this kind of broker, with the remedy; None where nothing."""
+
     @property
     def bootstrap(self) -> str:
         """The address for `bootstrap.servers`."""

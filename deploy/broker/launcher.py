@@ -12,7 +12,9 @@ from deploy.broker.docker import DockerBroker
 from deploy.broker.embedded import EmbeddedBroker
 from deploy.broker.kafka import KafkaBroker
 
-BROKERS: dict[BrokerKind, type[EmbeddedBroker] | type[KafkaBroker] | type[DockerBroker]] = {
+WATCH_INTERVAL = 0.2  # seconds
+
+BROKERS: dict[BrokerKind, type[Broker]] = {
     BrokerKind.EMBEDDED: EmbeddedBroker,
     BrokerKind.KAFKA: KafkaBroker,
     BrokerKind.DOCKER: DockerBroker,
@@ -54,23 +56,21 @@ def serve_broker(
 
     Must run in the main thread. Raises a BrokerError where the broker does not start or ends by itself.
     """
-    before = {
-        number: signal.signal(number, signal.default_int_handler)
-        for number in (signal.SIGINT, signal.SIGTERM)
-    }
     broker = make_broker(kind, port, data_dir)
+    ends = (signal.SIGINT, signal.SIGTERM)
+    before = [signal.signal(number, signal.default_int_handler) for number in ends]
     try:
         broker.start()
         say(f"{broker.kind} broker ready at {broker.bootstrap}")
         while broker.alive():
-            time.sleep(0.2)
+            time.sleep(WATCH_INTERVAL)
         raise BrokerDied(f"the {broker.kind} broker ended by itself:\n{broker.last_words()}")
     except KeyboardInterrupt:
         say(f"{broker.kind} broker stopping")
     finally:
         # A second request to stop must not interrupt the clean end that the first one began.
-        for number in before:
+        for number in ends:
             signal.signal(number, signal.SIG_IGN)
         broker.close()
-        for number, handler in before.items():
+        for number, handler in zip(ends, before, strict=True):
             signal.signal(number, handler)
