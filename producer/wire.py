@@ -155,7 +155,7 @@ def _columns(entries: Sequence[CacheEventEntry]) -> dict[str, Any]:
 
 
 def same_tokens(one: TokenIds, other: TokenIds) -> bool:
-    """Whether two chunks hold the same tokens; quick where they are one array, as for the ranks of a store."""
+    """Whether two chunks hold the same tokens; quick where they are one array, as with ranks of a store."""
     return one is other or np.array_equal(one, other)
 
 

@@ -1,0 +1,177 @@
+"""Batches as Kafka records, one a record, keyed by `instance_id`.
+
+The producer is idempotent and waits for all replicas, so that retries neither reorder nor double the
+stream, and the key keeps one emitter's batches on one partition. `publish` only queues; what the broker has
+not taken within `message.timeout.ms`, or what finds the bounded queue full, is dropped and counted.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
+
+from producer.events import CacheEventBatch
+from producer.sinks.protocol import PublishError
+from producer.wire import Wire, encode_batch, envelope
+
+DEFAULT_TOPIC: Final = "lmcache-cache-events"
+CLOSE_TIMEOUT: Final = 5.0
+"""Seconds that `close` waits for records still queued."""
+
+DEFAULTS: Final[Mapping[str, str | int]] = {
+    "client.id": "blendstream-emitter",
+    "compression.type": "zstd",
+    "linger.ms": 5,
+    "queue.buffering.max.kbytes": 64 * 1024,
+}
+"""librdkafka settings that properties may replace; the queue's bound is of memory inside a cache server."""
+
+_GUARANTEES: Final[Mapping[str, str]] = {"enable.idempotence": "true", "acks": "all"}
+
+logger = logging.getLogger(__name__)
+
+
+class KafkaSink:
+    """Produces batches to a topic.
+
+    Args:
+        bootstrap_servers: `host:port`, several separated by commas.
+        partition: the partition all records go to; by the key if None.
+        properties: librdkafka settings as strings, as `read_properties` gives them.
+
+    Raises:
+        ValueError: librdkafka does not know a property or its value, or one would undo idempotence or
+        `acks=all`.
+    """
+
+    def __init__(
+        self,
+        bootstrap_servers: str,
+        topic: str = DEFAULT_TOPIC,
+        *,
+        wire: Wire = Wire.COLUMNS,
+        partition: int | None = None,
+        properties: Mapping[str, str] | None = None,
+    ) -> None:
+        self._topic = topic
+        self._wire = wire
+        self._partition = -1 if partition is None else partition
+        self._settings = _settings(bootstrap_servers, properties or {})
+        self._producer = self._new_producer()
+        self._lock = threading.Lock()
+        self._delivered = 0
+        self._dropped = 0
+        self._closed = False
+
+    @property
+    def wires(self) -> frozenset[Wire]:
+        """The form of its records."""
+        return frozenset((self._wire,))
+
+    @property
+    def delivered(self) -> int:
+        """Batches that the broker has acknowledged."""
+        return self._delivered
+
+    @property
+    def dropped(self) -> int:
+        """Batches refused at the queue or given up on later."""
+        return self._dropped
+
+    def publish(self, batches: Sequence[CacheEventBatch]) -> None:
+        """Queue batches; raises `PublishError` once all were tried."""
+        refused, cause = 0, None
+        for batch in batches:
+            try:
+                self._produce(batch)
+            except (BufferError, KafkaException, ValueError) as error:
+                refused, cause = refused + 1, error
+            self._producer.poll(0)
+        if cause is not None:
+            with self._lock:
+                self._dropped += refused
+            raise PublishError(
+                f"topic {self._topic!r} did not take {refused} of {len(batches)} batches: {cause}", refused
+            ) from cause
+
+    def flush(self, timeout: float) -> bool:
+        """Wait at most `timeout` seconds until the broker has answered for every record."""
+        return int(self._producer.flush(timeout)) == 0
+
+    def close(self) -> None:
+        """Wait a few seconds for records still queued; what remains is dropped, counted and logged."""
+        if self._closed:
+            return
+        self._closed = True
+        self._retire()
+
+    def _produce(self, batch: CacheEventBatch) -> None:
+        value = envelope((encode_batch(batch, self._wire),))
+        key = batch.instance_id.encode()
+        try:
+            self._producer.produce(
+                self._topic, value, key, partition=self._partition, on_delivery=self._on_delivery
+            )
+        except KafkaException as error:
+            if error.args[0].code() != KafkaError._FATAL:
+                raise
+            # librdkafka ends an idempotent producer for good when it can no longer vouch for the order, as
+            # after a topic was made anew. The hole is shown to the reader; the stream must go on.
+            logger.error("the producer of topic %r failed for good, starting another: %s", self._topic, error)
+            self._retire(timeout=0.0)
+            self._producer = self._new_producer()
+            self._producer.produce(
+                self._topic, value, key, partition=self._partition, on_delivery=self._on_delivery
+            )
+
+    def _retire(self, timeout: float = CLOSE_TIMEOUT) -> None:
+        if self._producer.flush(timeout):
+            self._producer.purge()
+            self._producer.flush(1.0)  # runs the callbacks of what was purged
+
+    def _on_delivery(self, error: KafkaError | None, message: Message) -> None:
+        with self._lock:
+            if error is None:
+                self._delivered += 1
+                return
+            self._dropped += 1
+            first = self._dropped == 1
+        # One line tells of an outage; the counter tells of its size.
+        level = logging.WARNING if first else logging.DEBUG
+        logger.log(level, "topic %r lost a batch of %r: %s", self._topic, message.key(), error)
+
+    def _new_producer(self) -> Producer:
+        try:
+            return Producer(dict(self._settings))
+        except KafkaException as error:
+            raise ValueError(f"librdkafka refuses the settings: {error.args[0].str()}") from error
+
+
+def read_properties(path: Path) -> dict[str, str]:
+    """The settings of a `.properties` file: `name=value` a line, `#` or `!` before a comment.
+
+    Raises:
+        ValueError: a line is neither; the message names the file and the line.
+    """
+    properties: dict[str, str] = {}
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        text = line.strip()
+        if not text or text[0] in "#!":
+            continue
+        name, equals, value = text.partition("=")
+        if not equals or not name.strip():
+            raise ValueError(f"{path}, line {number}: must be name=value, got {text!r}")
+        properties[name.strip()] = value.strip()
+    return properties
+
+
+def _settings(bootstrap_servers: str, properties: Mapping[str, str]) -> dict[str, str | int]:
+    for name, value in _GUARANTEES.items():
+        if properties.get(name, value).lower() not in (value, "-1" if name == "acks" else value):
+            raise ValueError(f"{name} must be {value}, got {properties[name]!r}")
+    return {**DEFAULTS, **properties, **_GUARANTEES, "bootstrap.servers": bootstrap_servers}
