@@ -1,0 +1,161 @@
+"""One emitter's stream as the gate knows it: the cursor, and what is shown of it.
+
+A cursor says up to where an incarnation's batches were admitted and which ones are lacking. Its epoch
+numbers the cursors opened for one `instance_id`, so that stamps compare even where a clock, and with it the
+incarnation, went backwards. The cursor also remembers the last few batches it let through, to tell a batch
+that was merely sent twice from one that another process sent under the same id.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from processor.batch import EventBatch
+from processor.ingest.ranges import LossReason, RangeSet, RangeState
+from processor.ingest.source import Position
+from producer.events import EventType
+
+REMEMBERED = 64
+"""Batches whose outline is kept a stream."""
+STALE_RUN = 3
+"""So many stale batches with nothing between them mean that whoever sends them is heard only as stale."""
+
+Outline = tuple[int, float, EventType, int]
+"""`(seq, ts, event_type, number of entries)` of an applied batch."""
+
+
+@dataclass(frozen=True, slots=True)
+class LostRange:
+    """Batches given up: `first` to `last` of an incarnation; `last` is None while the end is not known."""
+
+    first: int
+    last: int | None
+    incarnation: int
+    reason: LossReason | None
+
+
+@dataclass(frozen=True, slots=True)
+class StreamStatus:
+    """A stream as operators see it.
+
+    Attributes:
+        gap_detected: it lacks batches of its present incarnation, or still searches for some of an older one.
+        conflict: someone else seems to send under the same `instance_id`.
+        missing: `(first, last)` of each range being searched for, the oldest incarnation's first.
+        lost: the ranges given up, whether a late batch would still repair them or not.
+        missing_batches: how many batches `missing` covers.
+        lost_batches: how many batches are lost; a range whose end is not known counts none.
+        replay: what replay does about the gap, None if nothing.
+        partition: the partition it was last heard on, None if it did not come from a log.
+        offset: where on it.
+        last_event_ts: the latest event time that was applied, in seconds.
+    """
+
+    instance_id: str
+    incarnation: int
+    epoch: int
+    last_seq: int
+    gap_detected: bool
+    conflict: bool
+    missing: list[tuple[int, int]]
+    lost: list[LostRange]
+    missing_batches: int = 0
+    lost_batches: int = 0
+    replay: None = None
+    partition: int | None = None
+    offset: int | None = None
+    last_event_ts: float = 0.0
+
+
+@dataclass(slots=True)
+class Cursor:
+    """Where an emitter's stream stands.
+
+    Attributes:
+        ranges: what it lacks, older incarnations' included.
+        positions: the last record heard from, by partition.
+        partition: the one of the latest record.
+        last_event_ts: of the present incarnation.
+        conflict: proven, until the stream is reset or starts anew.
+        stale_run: stale batches since the last one of the present incarnation.
+        gap_detected: as of the last reconciliation; the gate counts how often it changes.
+        had_open: whether a range was open at the last reconciliation.
+        outlines: of the last batches, at `seq % REMEMBERED`.
+    """
+
+    instance_id: str
+    incarnation: int
+    epoch: int
+    last_seq: int = 0
+    ranges: RangeSet = field(default_factory=RangeSet)
+    positions: dict[int, int] = field(default_factory=dict)
+    partition: int | None = None
+    last_event_ts: float = 0.0
+    conflict: bool = False
+    stale_run: int = 0
+    gap_detected: bool = False
+    had_open: bool = False
+    outlines: list[Outline | None] = field(default_factory=lambda: [None] * REMEMBERED)
+    conflict_logged: float = float("-inf")
+    gap_logged: float = float("-inf")
+
+    def renew(self, incarnation: int, epoch: int) -> None:
+        """Start afresh for a new incarnation; the ranges stay, for what they hold of L2."""
+        self.incarnation, self.epoch, self.last_seq = incarnation, epoch, 0
+        self.last_event_ts, self.conflict, self.stale_run = 0.0, False, 0
+        self.outlines = [None] * REMEMBERED
+
+    def heard(self, position: Position | None) -> None:
+        """Note where the latest record stood."""
+        if position is not None:
+            self.partition, offset = position
+            self.positions[position[0]] = offset
+
+    def note(self, batch: EventBatch) -> None:
+        """Remember a batch of the present incarnation that was applied."""
+        if batch.event_time > self.last_event_ts:
+            self.last_event_ts = batch.event_time
+        slot = batch.seq % REMEMBERED
+        known = self.outlines[slot]
+        if known is None or known[0] <= batch.seq:
+            self.outlines[slot] = (batch.seq, batch.ts, batch.event_type, len(batch.columns.chunk))
+        self.stale_run = 0
+
+    def contradicts(self, batch: EventBatch) -> bool:
+        """Whether a duplicate differs from what was applied under its number, as far as remembered."""
+        known = self.outlines[batch.seq % REMEMBERED]
+        if known is None or known[0] != batch.seq:
+            return False
+        return known != (batch.seq, batch.ts, batch.event_type, len(batch.columns.chunk))
+
+    def in_conflict(self) -> bool:
+        """Whether two processes seem to send under this id, or one does whose clock was set back."""
+        return self.conflict or self.stale_run >= STALE_RUN
+
+    def status(self) -> StreamStatus:
+        """The stream as operators see it."""
+        missing: list[tuple[int, int]] = []
+        lost: list[LostRange] = []
+        missing_batches = lost_batches = 0
+        for held in self.ranges:
+            if held.state is RangeState.MISSING and held.last is not None:
+                missing.append((held.first, held.last))
+                missing_batches += held.batches
+            else:
+                lost.append(LostRange(held.first, held.last, held.incarnation, held.reason))
+                lost_batches += held.batches
+        return StreamStatus(
+            instance_id=self.instance_id,
+            incarnation=self.incarnation,
+            epoch=self.epoch,
+            last_seq=self.last_seq,
+            gap_detected=self.ranges.flags(self.incarnation),
+            conflict=self.in_conflict(),
+            missing=missing,
+            lost=lost,
+            missing_batches=missing_batches,
+            lost_batches=lost_batches,
+            partition=self.partition,
+            offset=None if self.partition is None else self.positions[self.partition],
+            last_event_ts=self.last_event_ts,
+        )
