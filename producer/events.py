@@ -184,6 +184,11 @@ def check_ts(value: object) -> float:
     raise ContractError("ts", "finite seconds >= 0", value)
 
 
+def check_token_offset(value: object) -> int:
+    """A place in a sequence, or `UNKNOWN_TOKEN_OFFSET`."""
+    return check_int("token_offset", value, UNKNOWN_TOKEN_OFFSET)
+
+
 def check_token_ids(value: object) -> TokenIds:
     """Token ids as a read-only, contiguous uint32 array; takes any sequence of integers from 0 to 2^32-1."""
     if isinstance(value, np.ndarray) and value.dtype == np.uint32 and value.ndim == 1:
@@ -195,7 +200,7 @@ def check_token_ids(value: object) -> TokenIds:
     if len(value) == 0:
         return NO_TOKENS
     # NumPy would take True for 1.
-    if not isinstance(value, np.ndarray) and any(isinstance(i, (bool, np.bool_)) for i in value):
+    if not isinstance(value, np.ndarray) and not {bool, np.bool_}.isdisjoint(map(type, value)):
         raise ContractError("token_ids", rule, value)
     try:
         wide = np.asarray(value)
@@ -297,7 +302,7 @@ class CacheEventEntry:
         put(self, "key", key)
         put(self, "size_bytes", check_int("size_bytes", size_bytes))
         put(self, "token_ids", check_token_ids(token_ids))
-        put(self, "token_offset", check_int("token_offset", token_offset, UNKNOWN_TOKEN_OFFSET))
+        put(self, "token_offset", check_token_offset(token_offset))
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, CacheEventEntry):

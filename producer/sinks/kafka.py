@@ -31,7 +31,12 @@ DEFAULTS: Final[Mapping[str, str | int]] = {
 }
 """librdkafka settings that properties may replace; the queue's bound is of memory inside a cache server."""
 
-_GUARANTEES: Final[Mapping[str, str]] = {"enable.idempotence": "true", "acks": "all"}
+_GUARANTEES: Final[Mapping[str, tuple[str, ...]]] = {
+    "enable.idempotence": ("true",),
+    "acks": ("all", "-1"),
+    "request.required.acks": ("all", "-1"),
+}
+"""Settings that the stream's order and completeness rest on, with the values they may be given."""
 
 logger = logging.getLogger(__name__)
 
@@ -171,7 +176,8 @@ def read_properties(path: Path) -> dict[str, str]:
 
 
 def _settings(bootstrap_servers: str, properties: Mapping[str, str]) -> dict[str, str | int]:
-    for name, value in _GUARANTEES.items():
-        if properties.get(name, value).lower() not in (value, "-1" if name == "acks" else value):
-            raise ValueError(f"{name} must be {value}, got {properties[name]!r}")
-    return {**DEFAULTS, **properties, **_GUARANTEES, "bootstrap.servers": bootstrap_servers}
+    for name, allowed in _GUARANTEES.items():
+        if properties.get(name, allowed[0]).lower() not in allowed:
+            raise ValueError(f"{name} must be {allowed[0]}, got {properties[name]!r}")
+    guarantees = {"enable.idempotence": "true", "acks": "all"}
+    return {**DEFAULTS, **properties, **guarantees, "bootstrap.servers": bootstrap_servers}
