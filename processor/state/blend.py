@@ -1,0 +1,191 @@
+"""The blend index as lookups see it: which cached chunks a query contains, at any offset.
+
+A match has two halves. Probing hashes the query and asks the filter, without a lock: a filter that is replaced
+meanwhile shows in its version, and the half is done again. Resolving takes the read lock for at most
+SURVIVORS windows and settles everything exactly. A query far longer than that is resolved in several turns, between
+which the index may change; it still names no chunk twice.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from processor.state.hashing import HashKeys
+from processor.state.hashing_kernels import BLOCK_WINDOWS
+from processor.state.interning import Interner
+from processor.state.layout import (
+    FILTER_SHIFT,
+    FILTER_VERSION,
+    INDEXED_CLAIMS,
+    INDEXED_CONTENTS,
+    NAMESPACES,
+    NAMESPACES_PER_SCOPE,
+    OCCUPANTS,
+    Tables,
+)
+from processor.state.lookup_kernels import Cursors, Matches, Survivors, grow_cursors, probe, resolve
+from processor.state.rwlock import RWLock
+from producer.events import Namespace
+
+SURVIVORS = 16_384
+FIRST_CURSORS = 256
+FIRST_MATCHES = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """A cached chunk found in a query.
+
+    Attributes:
+        chunk_hash: the hash the requester's own key is made from.
+        old_st: position of the chunk's first token in the sequence it was stored under.
+        cur_st: its position in the query.
+    """
+
+    chunk_hash: bytes
+    old_st: int
+    cur_st: int
+
+
+@dataclass(frozen=True, slots=True)
+class BlendStats:
+    """Counts of the index; `table_size` is the filter's size in bits."""
+
+    num_contents: int
+    num_chunks: int
+    num_claims: int
+    num_namespaces: int
+    table_size: int
+
+
+class BlendIndex:
+    """Lookups in the contents that the directory keeps; safe to call from any thread.
+
+    Args:
+        stride: tokens between two positions that are looked at; 1 finds everything.
+    """
+
+    def __init__(
+        self,
+        tables: Tables,
+        keys: HashKeys,
+        lock: RWLock,
+        scopes: Interner[tuple[str, str]],
+        *,
+        enabled: bool,
+        stride: int,
+    ) -> None:
+        self.enabled = enabled
+        self._tables = tables
+        self._keys = keys
+        self._lock = lock
+        self._scopes = scopes
+        self._stride = stride
+
+    @property
+    def base(self) -> int:
+        """The secret odd base of the polynomial."""
+        return int(self._keys.powers[1])
+
+    def match(self, tokens: NDArray[np.uint32], namespace: Namespace) -> list[Match]:
+        """Return the chunks in `tokens` that `namespace` may use, ascending by position, each at most once.
+
+        Matches may overlap in the query. Releases the GIL while it works.
+        """
+        query = np.require(tokens, np.uint32, ["C", "A", "W"])
+        if not self.enabled or len(query) < self._tables.tokens.shape[1]:
+            return []
+        sums = np.empty(BLOCK_WINDOWS + self._tables.tokens.shape[1], np.uint64)
+        survivors = Survivors(
+            np.empty(SURVIVORS + BLOCK_WINDOWS + 1, np.int64), np.empty(SURVIVORS + BLOCK_WINDOWS + 1, np.uint64)
+        )
+        resolver = _Resolver(self._tables, self._keys, query, survivors)
+        begin, end = 0, len(query) - self._tables.tokens.shape[1] + 1
+        while begin < end:
+            begin, passed = self._probe(query, begin, sums, survivors)
+            if passed:
+                with self._lock.read:
+                    scope = self._scopes.find((namespace.model_name, namespace.cache_salt))
+                    if scope:
+                        resolver.run(scope * NAMESPACES_PER_SCOPE + namespace.world_size, passed)
+        return resolver.matches
+
+    def stats(self) -> BlendStats:
+        """Return the counts; the caller holds the lock."""
+        meta = self._tables.meta
+        return BlendStats(
+            num_contents=int(meta[INDEXED_CONTENTS]),
+            num_chunks=int(meta[OCCUPANTS]),
+            num_claims=int(meta[INDEXED_CLAIMS]),
+            num_namespaces=int(meta[NAMESPACES]),
+            table_size=64 << (64 - int(meta[FILTER_SHIFT])),
+        )
+
+    def _probe(
+        self, query: NDArray[np.uint32], begin: int, sums: NDArray[np.uint64], survivors: Survivors
+    ) -> tuple[int, int]:
+        meta = self._tables.meta
+        for _ in range(3):
+            version = meta[FILTER_VERSION]
+            result = probe(self._tables, self._keys, query, begin, self._stride, sums, survivors)
+            if meta[FILTER_VERSION] == version:
+                return result
+        with self._lock.read:
+            return probe(self._tables, self._keys, query, begin, self._stride, sums, survivors)
+
+
+class _Resolver:
+    """The second half of one match: what is kept from one turn under the lock to the next."""
+
+    def __init__(self, tables: Tables, keys: HashKeys, query: NDArray[np.uint32], survivors: Survivors) -> None:
+        self.matches: list[Match] = []
+        self._tables = tables
+        self._keys = keys
+        self._query = query
+        self._survivors = survivors
+        self._cursors = Cursors(np.zeros(FIRST_CURSORS, np.int64), np.zeros(FIRST_CURSORS, np.int64))
+        self._used = 0
+        self._out = _match_arrays(FIRST_MATCHES)
+        self._seen: set[bytes] = set()
+
+    def run(self, namespace: int, count: int) -> None:
+        """Settle the first `count` survivors; the caller holds the read lock."""
+        at = 0
+        while at < count:
+            at, self._used, matched = resolve(
+                self._tables, self._keys, namespace, self._query, self._survivors, at, count,
+                self._cursors, self._used, self._out, 0,
+            )  # fmt: skip
+            self._collect(matched)
+            if 2 * self._used >= len(self._cursors.serial):
+                larger = Cursors(*(np.zeros(4 * len(self._cursors.serial), np.int64) for _ in range(2)))
+                grow_cursors(self._cursors, larger)
+                self._cursors = larger
+            if matched == len(self._out.old_st):
+                self._out = _match_arrays(4 * matched)
+
+    def _collect(self, count: int) -> None:
+        digests = self._out.digest[:count].tobytes()
+        columns = zip(
+            self._out.hash_len[:count].tolist(),
+            self._out.old_st[:count].tolist(),
+            self._out.cur_st[:count].tolist(),
+            strict=True,
+        )
+        for i, (length, old_st, cur_st) in enumerate(columns):
+            chunk_hash = digests[32 * i : 32 * i + length]
+            if chunk_hash not in self._seen:
+                self._seen.add(chunk_hash)
+                self.matches.append(Match(chunk_hash, old_st, cur_st))
+
+
+def _match_arrays(count: int) -> Matches:
+    return Matches(
+        np.empty((count, 4), np.uint64),
+        np.empty(count, np.uint8),
+        np.empty(count, np.int64),
+        np.empty(count, np.int64),
+    )

@@ -1,0 +1,106 @@
+"""Names as small integers, given back when the last row that uses one is gone.
+
+Only the writer interns, under the write lock; a lookup asks for a number and may get 0, "nobody uses that name".
+Numbers start at 1 and are used again, so whoever holds one must hold the lock.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Hashable
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+Name = TypeVar("Name", bound=Hashable)
+
+
+class StateFull(RuntimeError):
+    """There is no number left for a new name."""
+
+
+class Interner(Generic[Name]):
+    """Numbers for names of one kind.
+
+    Attributes:
+        names: the name of each number; None where it is free.
+    """
+
+    def __init__(self, capacity: int, kind: str) -> None:
+        self.names: list[Name | None] = [None]
+        self._numbers: dict[Name, int] = {}
+        self._free: list[int] = []
+        self._capacity = capacity
+        self._kind = kind
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    def find(self, name: Name) -> int:
+        """Return the number of a name, 0 if it has none."""
+        return self._numbers.get(name, 0)
+
+    def intern(self, name: Name) -> int:
+        """Return the number of a name, giving it one if need be.
+
+        Raises:
+            StateFull: all numbers are taken.
+        """
+        number = self._numbers.get(name)
+        if number is None:
+            if self._free:
+                number = self._free.pop()
+                self.names[number] = name
+            elif len(self.names) < self._capacity:
+                number = len(self.names)
+                self.names.append(name)
+            else:
+                raise StateFull(f"no number left for {self._kind} {name!r}: {len(self)} are in use")
+            self._numbers[name] = number
+        return number
+
+    def sweep(self, refs: NDArray[np.int64]) -> list[tuple[int, Name]]:
+        """Free the numbers that nothing refers to; return them with their names."""
+        gone: list[tuple[int, Name]] = []
+        for number in np.flatnonzero(refs[: len(self.names)] == 0).tolist():
+            name = self.names[number]
+            if name is not None:
+                del self._numbers[name]
+                self.names[number] = None
+                self._free.append(number)
+                gone.append((number, name))
+        return gone
+
+
+class RankedNames(Interner[str]):
+    """Names whose alphabetical order kernels can compare: `instances["rank"]` follows it."""
+
+    def __init__(self, capacity: int, kind: str, instances: NDArray[Any]) -> None:
+        super().__init__(capacity, kind)
+        self._instances = instances
+        self._sorted: list[str] = []
+
+    def intern(self, name: str) -> int:
+        """Return the number of a name; a new one takes its place in the order."""
+        known = self.find(name)
+        if known:
+            return known
+        number = super().intern(name)
+        place = bisect.bisect_left(self._sorted, name)
+        self._sorted.insert(place, name)
+        self._rank_from(place)
+        return number
+
+    def sweep(self, refs: NDArray[np.int64]) -> list[tuple[int, str]]:
+        """Free the numbers that nothing refers to; the order of the others stays."""
+        gone = super().sweep(refs)
+        for _, name in gone:
+            del self._sorted[bisect.bisect_left(self._sorted, name)]
+        if gone:
+            self._rank_from(0)
+        return gone
+
+    def _rank_from(self, place: int) -> None:
+        numbers = np.fromiter((self._numbers[name] for name in self._sorted[place:]), np.int64)
+        self._instances["rank"][numbers] = np.arange(place, len(self._sorted))

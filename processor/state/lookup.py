@@ -1,0 +1,267 @@
+"""Keys to placements, for the faces: lookups, listings, and a key's copies in other object groups.
+
+Works in slices of SLICE keys, each found, copied and named under one hold of the read lock, so that ingest waits for a
+fraction of a millisecond however long the request is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from processor.batch import HASH_BYTES
+from processor.state.hashing import HashKeys
+from processor.state.interning import Interner
+from processor.state.layout import HIGH_WATER, KEYS, Tables
+from processor.state.lookup_kernels import (
+    Found,
+    count_places,
+    count_tokens,
+    find_keys,
+    gather_places,
+    gather_tokens,
+    list_groups,
+    scan_keys,
+)
+from processor.state.rwlock import RWLock
+from producer.events import ObjectKey, Tier
+
+SLICE = 256
+SCAN = 8192
+
+_NO_TOKENS = np.zeros(0, np.uint32)
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """One place where a key is held.
+
+    Attributes:
+        instance_id: who reported it last; in a shared pool any of its writers.
+        incarnation: of the report.
+        size_bytes: as reported.
+        shared: the backend is one pool that several instances mount.
+    """
+
+    instance_id: str
+    incarnation: int
+    tier: Tier
+    backend: str
+    size_bytes: int
+    shared: bool
+
+
+@dataclass(frozen=True, slots=True)
+class KeyInfo:
+    """What the directory knows of a key.
+
+    Attributes:
+        placements: sorted by (instance_id, tier, backend); empty if nobody holds the key.
+        token_ids: uint32 tokens of the key's chunk; empty if unknown, and in listings.
+        num_tokens: how many tokens are known.
+        access_count: accesses since the key came to life.
+    """
+
+    key: ObjectKey
+    placements: list[Placement]
+    token_ids: NDArray[np.uint32]
+    num_tokens: int
+    access_count: int
+
+
+class KeyReader:
+    """The reading half of the directory; safe from any thread.
+
+    Attributes:
+        groups_worth_asking: up to so many object groups in the fleet, each is asked for; beyond, a chunk's keys are
+            walked.
+    """
+
+    groups_worth_asking = 64
+
+    def __init__(
+        self,
+        tables: Tables,
+        keys: HashKeys,
+        lock: RWLock,
+        instances: Interner[str],
+        scopes: Interner[tuple[str, str]],
+        sites: Interner[tuple[str, Tier, str, bool]],
+        groups: set[int],
+    ) -> None:
+        self._tables = tables
+        self._hash_keys = keys
+        self._lock = lock
+        self._instances = instances
+        self._scopes = scopes
+        self._sites = sites
+        self._groups = groups
+
+    def lookup(self, keys: Sequence[ObjectKey]) -> list[KeyInfo]:
+        """Return what is known of each key, in order."""
+        result: list[KeyInfo] = []
+        for begin in range(0, len(keys), SLICE):
+            part = keys[begin : begin + SLICE]
+            columns = _KeyColumns(part)
+            with self._lock.read:
+                result.extend(self._describe(part, columns.find(self), with_tokens=True))
+        return result
+
+    def expand_groups(self, keys: Sequence[ObjectKey]) -> list[ObjectKey]:
+        """Return each key with the held keys that differ from it in the object group alone, by ascending group."""
+        result: list[ObjectKey] = []
+        for begin in range(0, len(keys), SLICE):
+            part = keys[begin : begin + SLICE]
+            columns = _KeyColumns(part)
+            with self._lock.read:
+                groups = [{key.object_group_id} for key in part]
+                if len(self._groups) <= self.groups_worth_asking:
+                    for group in self._groups:
+                        for i in np.flatnonzero(columns.find(self, group)).tolist():
+                            groups[i].add(group)
+                else:
+                    self._walk_groups(columns, groups)
+            for key, present in zip(part, groups, strict=True):
+                result.extend(
+                    key
+                    if group == key.object_group_id
+                    else ObjectKey(key.chunk_hash, key.model_name, key.kv_rank, group, key.cache_salt)
+                    for group in sorted(present)
+                )
+        return result
+
+    def list_keys(
+        self, tier: int, instance_id: str, backend: str, offset: int, limit: int
+    ) -> tuple[int, list[KeyInfo]]:
+        """Return how many keys have a placement that fits, and those from the `offset`th on, at most `limit`."""
+        page: list[KeyInfo] = []
+        total = 0
+        row = 1
+        while row < self._tables.meta[KEYS + HIGH_WATER]:
+            filling = len(page) < limit
+            rows = np.zeros(min(SLICE, limit - len(page)) if filling else 0, np.int32)
+            with self._lock.read:
+                instance = self._instances.find(instance_id)
+                if instance_id and not instance:
+                    break
+                wanted = np.fromiter(
+                    (site is not None and (not backend or site[2] == backend) for site in self._sites.names), np.uint8
+                )
+                row, fitting, written = scan_keys(
+                    self._tables, row, SLICE if filling else SCAN, tier, instance, wanted, offset - total, rows
+                )
+                if written:
+                    page.extend(self._describe(None, rows[:written], with_tokens=False))
+            total += fitting
+        return total, [_restrict(info, tier, instance_id, backend) for info in page]
+
+    # Under the read lock
+
+    def _walk_groups(self, columns: _KeyColumns, groups: list[set[int]]) -> None:
+        for i, row in enumerate(columns.find_any_group(self)):
+            found = np.zeros(1024, np.uint32)
+            while row and (count := list_groups(self._tables, row, found)) > len(found):
+                found = np.zeros(count, np.uint32)
+            if row:
+                groups[i].update(found[:count].tolist())
+
+    def _describe(
+        self, keys: Sequence[ObjectKey] | None, rows: NDArray[np.int32], *, with_tokens: bool
+    ) -> list[KeyInfo]:
+        tables = self._tables
+        known = keys or [self._key(row) for row in rows.tolist()]
+        placements: list[list[Placement]] = [[] for _ in known]
+        count = count_places(tables, rows)
+        found = Found(np.empty(count, np.int64), np.empty(count, np.int32))
+        gather_places(tables, rows, found)
+        gathered = tables.places[found.place]
+        columns = zip(
+            found.key.tolist(),
+            gathered["instance"].tolist(),
+            gathered["incarnation"].tolist(),
+            gathered["site"].tolist(),
+            gathered["size_bytes"].tolist(),
+            strict=True,
+        )
+        for i, instance, incarnation, site, size_bytes in columns:
+            _, tier, backend, shared = self._sites.names[site] or ("", Tier.L1, "", False)
+            name = self._instances.names[instance] or ""
+            placements[i].append(Placement(name, incarnation, tier, backend, size_bytes, shared))
+        token_counts = np.zeros(len(rows), np.int64)
+        total = count_tokens(tables, rows, token_counts)
+        tokens = np.empty(total if with_tokens else 0, np.uint32)
+        if with_tokens:
+            gather_tokens(tables, rows, tokens)
+        ends = np.cumsum(token_counts).tolist()
+        accesses = tables.access_count[rows].tolist()
+        return [
+            KeyInfo(
+                key=known[i],
+                placements=sorted(placements[i], key=lambda p: (p.instance_id, p.tier.value, p.backend)),
+                token_ids=tokens[end - held : end] if with_tokens else _NO_TOKENS,
+                num_tokens=held,
+                access_count=accesses[i],
+            )
+            for i, (end, held) in enumerate(zip(ends, token_counts.tolist(), strict=True))
+        ]
+
+    def _key(self, row: int) -> ObjectKey:
+        key = self._tables.keys[row]
+        chunk = self._tables.chunks[key["chunk"]]
+        digest = b"".join(chunk[f"digest{i}"].tobytes() for i in range(4))
+        model_name, cache_salt = self._scopes.names[int(key["scope"])] or ("", "")
+        return ObjectKey(
+            digest[: int(chunk["hash_len"])],
+            model_name,
+            int(key["kv_rank"]),
+            int(key["object_group_id"]),
+            cache_salt,
+        )
+
+
+class _KeyColumns:
+    """Keys as the columns that `find_keys` takes."""
+
+    def __init__(self, keys: Sequence[ObjectKey]) -> None:
+        padded = bytearray(b"".join(key.chunk_hash.ljust(HASH_BYTES, b"\0") for key in keys))
+        self._digests: NDArray[Any] = np.frombuffer(padded, np.uint64).reshape(-1, 4)
+        self._hash_lens = np.fromiter((len(key.chunk_hash) for key in keys), np.uint8)
+        self._scopes = [(key.model_name, key.cache_salt) for key in keys]
+        self._kv_ranks = np.fromiter((key.kv_rank for key in keys), np.uint64)
+        self._groups = np.fromiter((key.object_group_id for key in keys), np.uint32)
+
+    def find(self, reader: KeyReader, group: int | None = None) -> NDArray[np.int32]:
+        """Return the rows of the live keys, 0 for others; `group` stands in for the keys' own."""
+        rows = np.zeros(len(self._scopes), np.int32)
+        groups = self._groups if group is None else np.full(len(rows), group, np.uint32)
+        scopes = np.fromiter((reader._scopes.find(scope) for scope in self._scopes), np.int32)
+        find_keys(
+            reader._tables, reader._hash_keys, self._digests, self._hash_lens, scopes, self._kv_ranks, groups, rows
+        )
+        return rows
+
+    def find_any_group(self, reader: KeyReader) -> list[int]:
+        """Return for each key a row of it in some object group, 0 if there is none."""
+        rows = self.find(reader)
+        for group in reader._groups:
+            if rows.all():
+                break
+            rows = np.where(rows, rows, self.find(reader, group))
+        result: list[int] = rows.tolist()
+        return result
+
+
+def _restrict(info: KeyInfo, tier: int, instance_id: str, backend: str) -> KeyInfo:
+    """Leave only the placements that fit a listing's filters."""
+    fitting = [
+        placement
+        for placement in info.placements
+        if (tier == 0 or placement.tier is (Tier.L1, Tier.L2)[tier - 1])
+        and (not instance_id or placement.instance_id == instance_id)
+        and (not backend or placement.backend == backend)
+    ]
+    return KeyInfo(info.key, fitting, info.token_ids, info.num_tokens, info.access_count)
