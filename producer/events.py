@@ -195,18 +195,21 @@ def check_token_ids(value: object) -> TokenIds:
         kept = not value.flags.writeable and value.flags.c_contiguous
         return value if kept else _read_only(value.copy())
     rule = f"a sequence of integers from 0 to {MAX_TOKEN_ID}"
-    if not isinstance(value, (Sequence, np.ndarray)) or isinstance(value, (str, bytes, bytearray)):
-        raise ContractError("token_ids", rule, value)
-    if len(value) == 0:
-        return NO_TOKENS
-    # NumPy would take True for 1.
-    if not isinstance(value, np.ndarray) and not {bool, np.bool_}.isdisjoint(map(type, value)):
-        raise ContractError("token_ids", rule, value)
+    if not isinstance(value, np.ndarray):
+        if not isinstance(value, Sequence) or isinstance(value, (str, bytes, bytearray)):
+            raise ContractError("token_ids", rule, value)
+        if len(value) == 0:
+            return NO_TOKENS
+        # NumPy would take True for 1.
+        if not {bool, np.bool_}.isdisjoint(map(type, value)):
+            raise ContractError("token_ids", rule, value)
     try:
         wide = np.asarray(value)
     except (OverflowError, TypeError, ValueError):
         raise ContractError("token_ids", rule, value) from None
-    if wide.ndim != 1 or wide.dtype.kind not in "iu" or wide.min() < 0 or wide.max() > MAX_TOKEN_ID:
+    if wide.ndim != 1 or wide.dtype.kind not in "iu":
+        raise ContractError("token_ids", rule, value)
+    if len(wide) and (wide.min() < 0 or wide.max() > MAX_TOKEN_ID):
         raise ContractError("token_ids", rule, value)
     return _read_only(wide.astype(np.uint32))
 
