@@ -9,7 +9,6 @@ meaning and default.
 from __future__ import annotations
 
 import math
-import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -17,11 +16,6 @@ from typing import Any, Final
 TRANSPORTS: Final = ("http", "kafka")
 LOG_LEVELS: Final = ("debug", "info", "warning", "error")
 MAX_CHUNK_SIZE: Final = 65_536
-BYTES_PER_INDEXED_TOKEN: Final = 4
-BYTES_PER_CHUNK_ROWS: Final = 1_024
-"""What a chunk costs beside its tokens: its keys, placements, claims and hash slots, eight ranks reckoned."""
-MEMORY_SHARE: Final = 0.5
-"""The part of the machine's memory that the state may fill when `max_chunks` is left to it."""
 MAX_CHUNKS_CEILING: Final = 50_000_000
 
 
@@ -94,17 +88,16 @@ class Config:
         """Whether `POST /events` is open."""
         return self.event_transport == "http" or self.enable_push
 
-    def chunk_limit(self) -> int:
-        """`max_chunks`, or what fits into half of the machine's memory where that is 0."""
-        if self.max_chunks:
-            return self.max_chunks
-        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-        per_chunk = BYTES_PER_INDEXED_TOKEN * self.chunk_size + BYTES_PER_CHUNK_ROWS
-        return max(1_024, min(MAX_CHUNKS_CEILING, int(memory * MEMORY_SHARE) // per_chunk))
-
     def librdkafka_settings(self) -> dict[str, str]:
         """The settings of the properties file, as librdkafka takes them."""
-        return read_properties(Path(self.kafka_config)) if self.kafka_config else {}
+        if not self.kafka_config:
+            return {}
+        from producer.sinks.kafka import read_properties
+
+        try:
+            return read_properties(Path(self.kafka_config))
+        except ValueError as error:
+            raise ConfigError(f"{flag_of('kafka_config')}: {error}") from None
 
     def _within(self, name: str, low: float, high: float) -> None:
         value = getattr(self, name)
@@ -116,17 +109,3 @@ class Config:
         value = getattr(self, name)
         if value not in choices:
             raise ConfigError(f"{flag_of(name)} must be one of {', '.join(choices)}, got {value!r}")
-
-
-def read_properties(path: Path) -> dict[str, str]:
-    """Read `key=value` lines; blank ones and those that begin with `#` are skipped."""
-    settings: dict[str, str] = {}
-    for number, line in enumerate(path.read_text().splitlines(), start=1):
-        text = line.strip()
-        if not text or text.startswith("#"):
-            continue
-        key, separator, value = text.partition("=")
-        if not separator or not key.strip():
-            raise ConfigError(f"--kafka-config: {path}:{number} is not of the form key=value: {text!r}")
-        settings[key.strip()] = value.strip()
-    return settings

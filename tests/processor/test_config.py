@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from processor.config import Config, ConfigError, environment_variable_of, flag_of, read_properties
+from processor.config import Config, ConfigError, environment_variable_of, flag_of
 
 
 def test_the_defaults_are_those_of_lmcaches_coordinator() -> None:
@@ -56,11 +56,6 @@ def test_events_may_be_pushed_over_http_and_beside_kafka_only_if_asked_for() -> 
     assert Config(**kafka, enable_push=True).push_enabled
 
 
-def test_the_chunk_limit_follows_the_machines_memory_and_the_chunk_size() -> None:
-    assert Config(max_chunks=77).chunk_limit() == 77
-    assert Config(chunk_size=4096).chunk_limit() < Config(chunk_size=256).chunk_limit()
-
-
 def test_flags_and_environment_variables_have_the_fields_name() -> None:
     assert flag_of("max_lag") == "--max-lag"
     assert environment_variable_of("max_lag") == "BLENDSTREAM_MAX_LAG"
@@ -76,8 +71,8 @@ def test_librdkafka_settings_come_from_a_properties_file(tmp_path: Path) -> None
 def test_a_line_of_a_properties_file_that_is_no_setting_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "client.properties"
     file.write_text("security.protocol\n")
-    with pytest.raises(ConfigError, match=r"client\.properties:1"):
-        read_properties(file)
+    with pytest.raises(ConfigError, match=r"client\.properties, line 1"):
+        Config(kafka_config=str(file)).librdkafka_settings()
 
 
 def test_a_properties_file_that_is_not_there_is_refused() -> None:

@@ -1,0 +1,361 @@
+"""A client of the server, light enough to live inside a cache server: no processor, no compiled code.
+
+One `Client` keeps its connections open and may be shared between threads. Answers are typed; a refusal is a
+`ServerError` with the server's own words, a server that cannot be reached a `ServerUnavailable`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any, Final, Self, TypeVar
+from urllib.parse import quote
+
+import httpx
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from producer.events import ObjectKey
+
+DEFAULT_URL: Final = "http://127.0.0.1:9300"
+DEFAULT_TIMEOUT: Final = 10.0
+"""Seconds for one answer."""
+
+Tokens = Sequence[int] | NDArray[Any]
+Answer = TypeVar("Answer")
+
+
+class ServerUnavailable(ConnectionError):
+    """Nobody answers at the address."""
+
+
+class ServerError(RuntimeError):
+    """The server refused the request.
+
+    Attributes:
+        status: the HTTP status.
+        detail: what the server says about it.
+    """
+
+    def __init__(self, status: int, detail: str) -> None:
+        super().__init__(f"the server answered {status}: {detail}")
+        self.status = status
+        self.detail = detail
+
+
+class BlendMatch(msgspec.Struct, frozen=True):
+    """A cached chunk found in a query.
+
+    Attributes:
+        chunk_hash: its hash in hex.
+        old_st: where its first token sat in the sequence it was stored under.
+        cur_st: where it sits in the query.
+    """
+
+    chunk_hash: str
+    old_st: int
+    cur_st: int
+
+
+class Key(msgspec.Struct, frozen=True):
+    """A key as the wire has it."""
+
+    chunk_hash_hex: str
+    model_name: str
+    kv_rank: int
+    object_group_id: int = 0
+    cache_salt: str = ""
+
+
+class Placement(msgspec.Struct, frozen=True):
+    """One place where a key is held."""
+
+    instance_id: str
+    incarnation: int
+    tier: str
+    backend: str
+    size_bytes: int
+    shared: bool = False
+
+
+class LookedUp(msgspec.Struct, frozen=True):
+    """What is known of one key; an unknown one has no placements."""
+
+    key: Key
+    placements: list[Placement]
+    token_ids: list[int]
+    access_count: int
+
+
+class Lookup(msgspec.Struct, frozen=True):
+    """The answer to a lookup: how many chunks it resolved to, and a result a key."""
+
+    chunks: int
+    results: list[LookedUp]
+
+
+class ListedKey(msgspec.Struct, frozen=True):
+    """One key of a listing, with those of its placements that matched."""
+
+    key: Key
+    placements: list[Placement]
+    num_tokens: int
+    access_count: int
+
+
+class KeyPage(msgspec.Struct, frozen=True):
+    """One page of a listing, and how many keys there are in all."""
+
+    total: int
+    keys: list[ListedKey]
+
+
+class BlendCounts(msgspec.Struct, frozen=True):
+    """How much of the directory a blend lookup can find."""
+
+    num_contents: int
+    num_chunks: int
+    num_claims: int
+    num_namespaces: int
+    table_size: int
+
+
+class Stats(msgspec.Struct, frozen=True):
+    """Counts of the directory."""
+
+    num_keys: int
+    num_placements: int
+    l1_keys_by_instance: dict[str, int]
+    blend: BlendCounts
+    l1_count: int
+    l1_size_bytes: int
+    l2_count: int
+    l2_size_bytes: int
+
+
+class Lost(msgspec.Struct, frozen=True):
+    """Batches that were given up; `last` is `None` while nobody knows where they end."""
+
+    first: int
+    last: int | None
+    incarnation: int
+    reason: str | None
+
+
+class Stream(msgspec.Struct, frozen=True):
+    """An emitter's stream."""
+
+    instance_id: str
+    incarnation: int
+    epoch: int
+    last_seq: int
+    gap_detected: bool
+    conflict: bool
+    missing: list[tuple[int, int]]
+    lost: list[Lost]
+    replay: dict[str, Any] | None
+    partition: int | None
+    offset: int | None
+    last_event_ts: float
+
+
+class Pushed(msgspec.Struct, frozen=True):
+    """What became of pushed batches."""
+
+    applied: int
+    duplicates: int
+    stale: int
+
+
+class _Matches(msgspec.Struct):
+    matches: list[BlendMatch]
+
+
+class _Streams(msgspec.Struct):
+    streams: list[Stream]
+
+
+class Client:
+    """A connection to one server; also a context manager.
+
+    Args:
+        url: the server's address, `http://host:port`, or `unix:/path` for a Unix socket.
+        timeout: seconds to wait for one answer.
+    """
+
+    def __init__(self, url: str = DEFAULT_URL, *, timeout: float = DEFAULT_TIMEOUT) -> None:
+        self.url = url.rstrip("/")
+        path = self.url.removeprefix("unix:")
+        on_socket = path != self.url
+        self._http = httpx.Client(
+            base_url="http://localhost" if on_socket else self.url,
+            transport=httpx.HTTPTransport(uds=path) if on_socket else None,
+            timeout=timeout,
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._http.close()
+
+    def blend_lookup(
+        self, tokens: Tokens, model_name: str, *, world_size: int = 1, cache_salt: str = ""
+    ) -> list[BlendMatch]:
+        """The cached chunks that `tokens` contain at any offset, ascending by their place in the query."""
+        answer = self._send(
+            "POST",
+            "/directory/blend-lookup",
+            content=np.ascontiguousarray(tokens, dtype="<u4").tobytes(),
+            headers={"content-type": "application/octet-stream"},
+            params={"model_name": model_name, "world_size": world_size, "cache_salt": cache_salt},
+        )
+        return self._read(answer, _Matches).matches
+
+    def lookup(self, keys: Sequence[ObjectKey]) -> list[LookedUp]:
+        """What is known of each key, in order."""
+        if not keys:
+            return []
+        encoded = [
+            {
+                "chunk_hash_hex": key.chunk_hash.hex(),
+                "model_name": key.model_name,
+                "kv_rank": key.kv_rank,
+                "object_group_id": key.object_group_id,
+                "cache_salt": key.cache_salt,
+            }
+            for key in keys
+        ]
+        return self._post("/directory/lookup", {"keys": encoded}, Lookup).results
+
+    def lookup_tokens(
+        self, tokens: Tokens, model_name: str, *, world_size: int = 1, cache_salt: str = ""
+    ) -> Lookup:
+        """What is known of the complete chunks of a sequence, which must begin at its start."""
+        body = {
+            "token_ids": np.asarray(tokens).tolist(),
+            "model_name": model_name,
+            "world_size": world_size,
+            "cache_salt": cache_salt,
+        }
+        return self._post("/directory/lookup", body, Lookup)
+
+    def keys(
+        self,
+        *,
+        tier: str = "all",
+        instance_id: str = "",
+        backend: str = "",
+        offset: int = 0,
+        limit: int = 1_000,
+    ) -> KeyPage:
+        """One page of the directory's keys."""
+        params = {
+            "tier": tier,
+            "instance_id": instance_id,
+            "backend": backend,
+            "offset": offset,
+            "limit": limit,
+        }
+        return self._read(self._send("GET", "/directory/keys", params=params), KeyPage)
+
+    def stats(self) -> Stats:
+        """Counts of the directory."""
+        return self._read(self._send("GET", "/directory/stats"), Stats)
+
+    def streams(self, *, gap: bool | None = None) -> list[Stream]:
+        """Every emitter's stream; with `gap`, only those that have one, or have none."""
+        params = {} if gap is None else {"gap": str(gap).lower()}
+        return self._read(self._send("GET", "/streams", params=params), _Streams).streams
+
+    def stream(self, instance_id: str) -> Stream:
+        """One emitter's stream; a `ServerError` of status 404 if it is not known."""
+        return self._read(self._send("GET", f"/streams/{_quoted(instance_id)}"), Stream)
+
+    def accept_loss(
+        self,
+        instance_id: str,
+        *,
+        incarnation: int | None = None,
+        first: int | None = None,
+        last: int | None = None,
+    ) -> Stream:
+        """Give up on missing batches, by default on all of them."""
+        asked = {"incarnation": incarnation, "first": first, "last": last}
+        body = {name: value for name, value in asked.items() if value is not None}
+        return self._post(f"/streams/{_quoted(instance_id)}/accept-loss", body, Stream)
+
+    def reset(self, instance_id: str) -> None:
+        """Fence an emitter and forget its cursor, so that any incarnation may go on."""
+        self._send("POST", f"/streams/{_quoted(instance_id)}/reset")
+
+    def depart(self, instance_id: str) -> None:
+        """Fence an instance and forget it."""
+        self._send("DELETE", f"/instances/{_quoted(instance_id)}")
+
+    def push(self, envelope: bytes) -> Pushed:
+        """Offer batches over HTTP; `envelope` is what `producer.wire` encodes."""
+        headers = {"content-type": "application/json"}
+        return self._read(self._send("POST", "/events", content=envelope, headers=headers), Pushed)
+
+    def not_ready(self) -> list[str]:
+        """Why the server is not ready; empty if it is."""
+        try:
+            self._send("GET", "/readyz")
+        except ServerError as error:
+            if error.status == 503:
+                return error.detail.split("; ")
+            raise
+        return []
+
+    def metrics(self) -> str:
+        """The metrics, in Prometheus's text format."""
+        return self._send("GET", "/metrics").text
+
+    def _post(self, path: str, body: dict[str, Any], kind: type[Answer]) -> Answer:
+        headers = {"content-type": "application/json"}
+        return self._read(self._send("POST", path, content=msgspec.json.encode(body), headers=headers), kind)
+
+    def _read(self, response: httpx.Response, kind: type[Answer]) -> Answer:
+        try:
+            return msgspec.json.decode(response.content, type=kind)
+        except msgspec.DecodeError as error:
+            raise ServerError(response.status_code, f"not the answer of Blendstream: {error}") from None
+
+    def _send(self, method: str, path: str, **arguments: Any) -> httpx.Response:
+        try:
+            response = self._http.request(method, path, **arguments)
+        except httpx.TimeoutException:
+            raise ServerUnavailable(f"no answer from {self.url} in time") from None
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            raise ServerUnavailable(f"no server answers at {self.url}: {error}") from None
+        if response.is_error:
+            raise ServerError(response.status_code, _reason(response))
+        return response
+
+
+def _quoted(instance_id: str) -> str:
+    return quote(instance_id, safe="")
+
+
+def _reason(response: httpx.Response) -> str:
+    """What the body of a refusal says, on one line."""
+    try:
+        body = response.json()
+    except ValueError:
+        return response.text[:200]
+    if not isinstance(body, dict):
+        return str(body)[:200]
+    if "reasons" in body:
+        return "; ".join(body["reasons"])
+    detail = body.get("detail", body)
+    if isinstance(detail, list):
+        return "; ".join(f"{'.'.join(map(str, item['loc']))}: {item['msg']}" for item in detail)
+    return str(detail)

@@ -1,0 +1,69 @@
+"""Answers as tables for a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Final
+
+from rich.markup import escape
+from rich.table import Table
+
+from api.client import BlendMatch, LookedUp, Stream
+
+SHOWN_HASH_CHARS: Final = 16
+
+
+def placements_table(results: Sequence[LookedUp]) -> Table:
+    """A row a placement; a key that is held nowhere has one that says so."""
+    table = Table("chunk", "rank", "group", "tier", "instance", "backend", "bytes", "tokens", "accesses")
+    for result in results:
+        key = result.key
+        head = (key.chunk_hash_hex[:SHOWN_HASH_CHARS], f"{key.kv_rank:#010x}", str(key.object_group_id))
+        tail = (str(len(result.token_ids)), str(result.access_count))
+        if not result.placements:
+            table.add_row(*head, "[dim]nowhere[/dim]", "", "", "", *tail)
+        for place in result.placements:
+            owner = escape(place.instance_id) + (" (shared)" if place.shared else "")
+            table.add_row(*head, place.tier, owner, escape(place.backend), f"{place.size_bytes:,}", *tail)
+    return table
+
+
+def matches_table(matches: Sequence[BlendMatch], tokens: int) -> Table:
+    """A row a match, where it lies in the query and where it was stored."""
+    table = Table("at", "stored at", "chunk", title=f"{len(matches)} chunks found in {tokens} tokens")
+    for match in matches:
+        table.add_row(str(match.cur_st), str(match.old_st), match.chunk_hash[:SHOWN_HASH_CHARS])
+    return table
+
+
+def streams_table(streams: Sequence[Stream]) -> Table:
+    """A row a stream; what it lacks is spelled out."""
+    table = Table("instance", "incarnation", "last seq", "gap", "missing", "lost", "record", "last event")
+    for stream in streams:
+        record = "" if stream.partition is None else f"{stream.partition}:{stream.offset}"
+        gap = "[red]yes[/red]" if stream.gap_detected else "[green]no[/green]"
+        lost = ", ".join(
+            f"{_span(gone.first, gone.last)} of {gone.incarnation} ({gone.reason})" for gone in stream.lost
+        )
+        table.add_row(
+            escape(stream.instance_id) + (" [red](conflict)[/red]" if stream.conflict else ""),
+            str(stream.incarnation),
+            str(stream.last_seq),
+            gap,
+            ", ".join(_span(first, last) for first, last in stream.missing),
+            lost,
+            record,
+            _time(stream.last_event_ts),
+        )
+    return table
+
+
+def _span(first: int, last: int | None) -> str:
+    if last is None:
+        return f"{first}-"
+    return str(first) if first == last else f"{first}-{last}"
+
+
+def _time(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds).isoformat(" ", "seconds") if 0 < seconds < 2**40 else ""

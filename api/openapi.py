@@ -1,0 +1,377 @@
+"""The interface as an OpenAPI 3.1 document: every route, form of body and answer that a client can meet.
+
+Written by hand, since the routes decode by hand; a test lets schemathesis hold it against the running server.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib.metadata import version
+from typing import Any, Final
+
+from api.bodies import MAX_KEYS, MAX_TOKEN_IDS
+from api.http import MAX_BODY_BYTES, MAX_INT
+
+Schema = dict[str, Any]
+
+STRING: Final[Schema] = {"type": "string"}
+FLAG: Final[Schema] = {"type": "boolean"}
+COUNT: Final[Schema] = {"type": "integer", "minimum": 0}
+TIER: Final[Schema] = {"enum": ["l1", "l2"]}
+WORLD_SIZE: Final[Schema] = {"type": "integer", "minimum": 1, "maximum": 255, "default": 1}
+HEX: Final[Schema] = {"type": "string", "pattern": "^([0-9a-fA-F]{2}){1,32}$"}
+MODEL_NAME: Final[Schema] = {"type": "string", "pattern": "^[^@]*$"}
+CACHE_SALT: Final[Schema] = {
+    "type": "string",
+    "maxLength": 128,
+    "pattern": r"^[^@/\\\u0000]*$",
+    "default": "",
+}
+TOKEN_ID: Final[Schema] = {"type": "integer", "minimum": 0, "maximum": 2**32 - 1}
+BOUNDED: Final[Schema] = {"type": "integer", "minimum": 0, "maximum": MAX_INT}
+
+
+def _ref(name: str) -> Schema:
+    return {"$ref": f"#/components/schemas/{name}"}
+
+
+def _list(items: Schema, **more: Any) -> Schema:
+    return {"type": "array", "items": items, **more}
+
+
+def _object(properties: dict[str, Schema], required: list[str] | None = None, **more: Any) -> Schema:
+    """An object whose properties are all there, unless `required` names those that must be."""
+    needed = list(properties) if required is None else required
+    return {"type": "object", "properties": properties, "required": needed, **more}
+
+
+_KEY: Final = {
+    "chunk_hash_hex": HEX,
+    "model_name": MODEL_NAME,
+    "kv_rank": {"type": "integer", "minimum": 0, "maximum": 2**64 - 1},
+    "object_group_id": {"type": "integer", "minimum": 0, "maximum": 2**32 - 1, "default": 0},
+    "cache_salt": CACHE_SALT,
+}
+
+_RANGE: Final = {"incarnation": BOUNDED, "first": BOUNDED, "last": BOUNDED}
+
+SCHEMAS: Final[dict[str, Schema]] = {
+    "Key": _object(_KEY, ["chunk_hash_hex", "model_name", "kv_rank"]),
+    "Entry": _object(
+        {
+            "key": _ref("Key"),
+            "size_bytes": {**BOUNDED, "default": 0},
+            "token_ids": _list({"type": "integer"}, default=[]),
+            "token_offset": {"type": "integer", "minimum": -1, "maximum": MAX_INT, "default": -1},
+        },
+        ["key"],
+    ),
+    "Batch": _object(
+        {
+            "instance_id": {"type": "string", "minLength": 1},
+            "incarnation": BOUNDED,
+            "seq": {"type": "integer", "minimum": 1, "maximum": MAX_INT},
+            "event_type": {"enum": ["store", "delete", "access", "config"]},
+            "tier": TIER,
+            "backend": STRING,
+            "entries": {
+                "type": ["array", "null"],
+                "items": _ref("Entry"),
+                "description": "The changes as rows; null where `columns` has them.",
+            },
+            "columns": {"type": "object", "description": "The changes as columns; see docs/wire.md."},
+            "shared": {**FLAG, "default": False},
+            "ts": {"type": "number", "minimum": 0, "default": 0},
+            "capacity_bytes": {**BOUNDED, "default": 0},
+            "capacity_revision": {**BOUNDED, "default": 0},
+        },
+        ["instance_id", "incarnation", "seq", "event_type", "tier", "backend"],
+    ),
+    "Envelope": _object({"batches": _list(_ref("Batch"), default=[])}, []),
+    "Pushed": _object({"applied": COUNT, "duplicates": COUNT, "stale": COUNT}),
+    "LookupByKeys": _object({"keys": _list(_ref("Key"), minItems=1, maxItems=MAX_KEYS)}),
+    "LookupByTokens": _object(
+        {
+            "token_ids": _list(TOKEN_ID, minItems=1, maxItems=MAX_TOKEN_IDS),
+            "model_name": {**MODEL_NAME, "minLength": 1},
+            "world_size": WORLD_SIZE,
+            "cache_salt": CACHE_SALT,
+        },
+        ["token_ids", "model_name"],
+    ),
+    "Placement": _object(
+        {
+            "instance_id": STRING,
+            "incarnation": COUNT,
+            "tier": TIER,
+            "backend": STRING,
+            "size_bytes": COUNT,
+            "shared": FLAG,
+        }
+    ),
+    "LookedUp": _object(
+        {
+            "key": _ref("Key"),
+            "placements": _list(_ref("Placement")),
+            "token_ids": _list(TOKEN_ID),
+            "access_count": COUNT,
+        }
+    ),
+    "Lookup": _object({"chunks": COUNT, "results": _list(_ref("LookedUp"))}),
+    "BlendQuery": _object(
+        {
+            "tokens_b64": {
+                **STRING,
+                "contentEncoding": "base64",
+                "default": "",
+                "description": "Base64 of the tokens as little-endian uint32.",
+            },
+            "model_name": {**STRING, "default": "", "description": "Required with tokens."},
+            "world_size": WORLD_SIZE,
+            "cache_salt": {**STRING, "default": ""},
+        },
+        [],
+    ),
+    "BlendMatches": _object(
+        {
+            "matches": _list(
+                _object(
+                    {
+                        "chunk_hash": HEX,
+                        "old_st": {**COUNT, "description": "Its place in the sequence it was stored under."},
+                        "cur_st": {**COUNT, "description": "Its place in the query."},
+                    }
+                )
+            )
+        }
+    ),
+    "ListedKey": _object(
+        {
+            "key": _ref("Key"),
+            "placements": _list(_ref("Placement"), minItems=1),
+            "num_tokens": COUNT,
+            "access_count": COUNT,
+        }
+    ),
+    "KeyPage": _object({"total": COUNT, "keys": _list(_ref("ListedKey"))}),
+    "Stats": _object(
+        {
+            "num_keys": COUNT,
+            "num_placements": COUNT,
+            "l1_keys_by_instance": {"type": "object", "additionalProperties": COUNT},
+            "blend": _object(
+                dict.fromkeys(
+                    ("num_contents", "num_chunks", "num_claims", "num_namespaces", "table_size"), COUNT
+                )
+            ),
+            "l1_count": COUNT,
+            "l1_size_bytes": COUNT,
+            "l2_count": COUNT,
+            "l2_size_bytes": COUNT,
+        }
+    ),
+    "Stream": _object(
+        {
+            "instance_id": STRING,
+            "incarnation": COUNT,
+            "epoch": COUNT,
+            "last_seq": COUNT,
+            "gap_detected": FLAG,
+            "conflict": FLAG,
+            "missing": _list(_list(COUNT, minItems=2, maxItems=2)),
+            "lost": _list(
+                _object(
+                    {
+                        "first": COUNT,
+                        "last": {"type": ["integer", "null"]},
+                        "incarnation": COUNT,
+                        "reason": {"type": ["string", "null"]},
+                    }
+                )
+            ),
+            "replay": {"type": ["object", "null"]},
+            "partition": {"type": ["integer", "null"]},
+            "offset": {"type": ["integer", "null"]},
+            "last_event_ts": {"type": "number"},
+        }
+    ),
+    "Streams": _object({"streams": _list(_ref("Stream"))}),
+    "Range": _object(_RANGE, []),
+    "Health": _object({"status": {"const": "healthy"}}),
+    "Readiness": _object(
+        {"status": {"enum": ["ready", "not ready"]}, "reasons": _list(STRING), "warnings": _list(STRING)}
+    ),
+    "Error": _object({"detail": STRING}),
+    "Invalid": _object(
+        {
+            "detail": _list(
+                _object(
+                    {
+                        "type": STRING,
+                        "loc": _list({"type": ["string", "integer"]}),
+                        "msg": STRING,
+                        "input": {},
+                    }
+                ),
+                minItems=1,
+            )
+        }
+    ),
+}
+
+_REASONS: Final = {
+    "400": "Well-formed, but more than one request may ask for, or a name that no key can have.",
+    "404": "Not known, or not open here.",
+    "413": f"The body is larger than {MAX_BODY_BYTES} bytes.",
+    "422": "Malformed; `loc` names the field.",
+    "503": "Not ready; `reasons` says why.",
+}
+
+
+def _json(schema: Schema) -> Schema:
+    return {"application/json": {"schema": schema}}
+
+
+def _answers(schema: str, *errors: str) -> Schema:
+    answers: Schema = {"200": {"description": "The answer.", "content": _json(_ref(schema))}}
+    for status in errors:
+        answers[status] = _error(status)
+    return answers
+
+
+def _error(status: str) -> Schema:
+    schema = {"422": "Invalid", "503": "Readiness"}.get(status, "Error")
+    return {"description": _REASONS[status], "content": _json(_ref(schema))}
+
+
+def _query(name: str, schema: Schema, description: str) -> Schema:
+    return {"name": name, "in": "query", "required": False, "schema": schema, "description": description}
+
+
+def _body(content: Schema, *, required: bool = True) -> Schema:
+    return {"required": required, "content": content}
+
+
+INSTANCE_ID: Final[Schema] = {
+    "name": "instance_id",
+    "in": "path",
+    "required": True,
+    "schema": {"type": "string", "minLength": 1},
+    "description": "Percent-encoded; slashes may stay as they are.",
+}
+
+_NAMESPACE: Final = [
+    _query("model_name", STRING, "Of a raw body: the model; required with tokens."),
+    _query("world_size", WORLD_SIZE, "Of a raw body: the number of workers."),
+    _query("cache_salt", STRING, "Of a raw body: the tenant's salt."),
+]
+
+_LISTING: Final = [
+    _query("tier", {"enum": ["l1", "l2", "all"], "default": "all"}, "Placements of this tier."),
+    _query("instance_id", STRING, "Placements that this instance reported; empty for all."),
+    _query("backend", STRING, "Placements on this backend; empty for all."),
+    _query("offset", {"type": "integer", "minimum": 0, "default": 0}, "Keys to skip."),
+    _query("limit", {"type": "integer", "minimum": 1, "maximum": 10_000, "default": 1_000}, "Keys to list."),
+]
+
+_RAW: Final[Schema] = {
+    "application/octet-stream": {
+        "schema": {
+            "type": "string",
+            "format": "binary",
+            "description": "The tokens as little-endian uint32.",
+        }
+    }
+}
+
+_NOTHING: Final[Schema] = {"204": {"description": "Done."}}
+
+
+def _operation(summary: str, responses: Schema, **more: Any) -> Schema:
+    return {"summary": summary, "responses": responses, **more}
+
+
+def _paths() -> Schema:
+    either = {"oneOf": [_ref("LookupByKeys"), _ref("LookupByTokens")]}
+    text = {"200": {"description": "The metrics.", "content": {"text/plain": {"schema": STRING}}}}
+    text["404"] = _error("404")
+    return {
+        "/events": {
+            "post": _operation(
+                "Offer batches of cache events.",
+                _answers("Pushed", "404", "413", "422"),
+                requestBody=_body(_json(_ref("Envelope"))),
+            )
+        },
+        "/directory/lookup": {
+            "post": _operation(
+                "Where keys, or the complete chunks of a token sequence, are held.",
+                _answers("Lookup", "400", "413", "422"),
+                requestBody=_body(_json(either)),
+            )
+        },
+        "/directory/blend-lookup": {
+            "post": _operation(
+                "Cached chunks that a query contains, at any offset.",
+                _answers("BlendMatches", "413", "422"),
+                parameters=_NAMESPACE,
+                requestBody=_body({**_json(_ref("BlendQuery")), **_RAW}),
+            )
+        },
+        "/directory/keys": {
+            "get": _operation("One page of the keys.", _answers("KeyPage", "422"), parameters=_LISTING)
+        },
+        "/directory/stats": {"get": _operation("Counts.", _answers("Stats"))},
+        "/streams": {
+            "get": _operation(
+                "Every emitter's stream.",
+                _answers("Streams", "422"),
+                parameters=[_query("gap", FLAG, "Only streams that have a gap, or that have none.")],
+            )
+        },
+        "/streams/{instance_id}": {
+            "parameters": [INSTANCE_ID],
+            "get": _operation("One emitter's stream.", _answers("Stream", "404")),
+        },
+        "/streams/{instance_id}/accept-loss": {
+            "parameters": [INSTANCE_ID],
+            "post": _operation(
+                "Give up on missing batches; without a body, on all of them.",
+                _answers("Stream", "404", "413", "422"),
+                requestBody=_body(_json(_ref("Range")), required=False),
+            ),
+        },
+        "/streams/{instance_id}/reset": {
+            "parameters": [INSTANCE_ID],
+            "post": _operation(
+                "Forget the emitter's cursor and memory, and let any incarnation in.",
+                {**_NOTHING, "404": _error("404")},
+            ),
+        },
+        "/instances/{instance_id}": {
+            "parameters": [INSTANCE_ID],
+            "delete": _operation("Fence the instance and forget it.", _NOTHING),
+        },
+        "/healthz": {"get": _operation("Whether the process lives.", _answers("Health"))},
+        "/readyz": {
+            "get": _operation("Whether it has caught up with the stream.", _answers("Readiness", "503"))
+        },
+        "/metrics": {"get": _operation("Prometheus metrics.", text)},
+        "/openapi.json": {
+            "get": _operation(
+                "This document.",
+                {"200": {"description": "The document.", "content": _json({"type": "object"})}},
+            )
+        },
+    }
+
+
+@cache
+def document() -> Schema:
+    """The whole document."""
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "Blendstream", "version": version("blendstream")},
+        "paths": _paths(),
+        "components": {"schemas": SCHEMAS},
+    }

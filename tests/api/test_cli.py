@@ -1,0 +1,107 @@
+"""What a user can get wrong ends in one line and a status, never in a traceback."""
+
+from __future__ import annotations
+
+import io
+import sys
+from collections.abc import Callable
+from dataclasses import fields
+from typing import NamedTuple
+
+import pytest
+
+from api.cli import main
+from processor.config import Config, environment_variable_of, flag_of
+
+NOBODY = "127.0.0.1:1"
+
+
+class Done(NamedTuple):
+    status: int
+    stdout: str
+    stderr: str
+
+
+Blendstream = Callable[..., Done]
+
+
+@pytest.fixture
+def blendstream(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Blendstream:
+    """Runs the command in this process."""
+
+    def run(*arguments: str, input: str = "") -> Done:
+        monkeypatch.setattr(sys, "argv", ["blendstream", *arguments])
+        monkeypatch.setattr(sys, "stdin", io.StringIO(input))
+        with pytest.raises(SystemExit) as ended:
+            main()
+        return Done(int(ended.value.code or 0), *capsys.readouterr())
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["streams", "--url", f"http://{NOBODY}"], f"no server answers at http://{NOBODY}"),
+        (["streams", "--url", "unix:/does/not/exist"], "no server answers at unix:/does/not/exist"),
+        (["reset", "a", "--url", f"http://{NOBODY}"], "no server answers"),
+        (["emit"], "either a trace file or --synthetic"),
+        (["emit", "/does/not/exist", "--url", f"http://{NOBODY}"], "no such trace file: /does/not/exist"),
+        (["emit", "--synthetic", "1"], "either --url or --kafka-bootstrap-servers"),
+        (["emit", "--synthetic", "1", "--url", f"http://{NOBODY}"], "did not take 1 of 1 batches"),
+        (
+            ["emit", "--synthetic", "1", "--kafka-bootstrap-servers", NOBODY],
+            f"no Kafka broker answers at {NOBODY}",
+        ),
+        (
+            ["emit", "--synthetic", "1", "--kafka-bootstrap-servers", NOBODY, "--wire", "smoke"],
+            "--wire must be one of rows, columns, got 'smoke'",
+        ),
+        (["lookup", "--key", "zz", "--model-name", "m"], "--key is not hexadecimal: 'zz'"),
+        (["lookup", "--key", "ab"], "--model-name must be given"),
+        (["lookup", "--key", "ab", "--model-name", "m@n"], "model_name must be free of '@'"),
+        (["lookup", "/does/not/exist", "--model-name", "m"], "cannot read /does/not/exist"),
+        (["serve", "--port", "99999"], "--port must be from 0 to 65535, got 99999"),
+        (["serve", "--event-transport", "kafka"], "--kafka-bootstrap-servers must be given"),
+        (["broker", "--kind", "pigeon"], "--kind must be one of embedded, kafka, docker, got 'pigeon'"),
+        (["demo", "--trace", "/does/not/exist"], "no such trace file: /does/not/exist"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_a_mistake_is_told_in_one_line(blendstream: Blendstream, arguments: list[str], message: str) -> None:
+    done = blendstream(*arguments)
+    assert message in done.stderr
+    assert done.status == 1
+    assert done.stderr.count("\n") == 1
+    assert not done.stdout
+
+
+def test_a_token_file_with_something_else_in_it_is_refused_by_its_first_bad_word(
+    blendstream: Blendstream,
+) -> None:
+    done = blendstream("lookup", "-", "--model-name", "m", input="[1, 2, three]")
+    assert "no token id: 'three'" in done.stderr
+    assert done.status == 1
+
+
+def test_a_command_line_that_makes_no_sense_ends_with_status_2(blendstream: Blendstream) -> None:
+    done = blendstream("serve", "--port", "many")
+    assert done.status == 2
+    assert "Traceback" not in done.stderr
+
+
+def test_every_setting_is_an_option_with_an_environment_variable(
+    blendstream: Blendstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    shown = blendstream("serve", "--help").stdout
+    for setting in fields(Config):
+        assert flag_of(setting.name) in shown
+        assert environment_variable_of(setting.name) in shown
+
+
+def test_the_environment_is_read_and_a_bad_value_in_it_refused(
+    blendstream: Blendstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BLENDSTREAM_CHUNK_SIZE", "0")
+    assert "--chunk-size must be from 1" in blendstream("serve").stderr
