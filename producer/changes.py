@@ -118,24 +118,25 @@ class ChangeLog:
             for chunk_hash, tokens, offset in bindings:
                 self._bindings.bind(chunk_hash, tokens, offset)
 
-    def note(self, kind: Kind, keys: Sequence[ObjectKey], sizes: Sequence[int] | None = None) -> None:
-        """Append changes of one kind; with sizes they are stores, and take their chunks' tokens along.
+    def note(self, kind: Kind, keys: Sequence[ObjectKey], sizes: Sequence[int] = ()) -> None:
+        """Append changes of one kind; stores have a size a key, and take their chunks' tokens along.
 
         Raises:
-            ContractError: there are not as many sizes as keys; nothing was noted.
+            ContractError: there are not as many sizes as keys stored; nothing was noted.
         """
-        if sizes is not None and len(sizes) != len(keys):
+        is_store = kind.event_type is EventType.STORE
+        if is_store and len(sizes) != len(keys):
             raise ContractError("sizes", f"as many as the {len(keys)} keys", sizes)
         with self._lock:
             if self._closed or self.waiting + len(keys) > self._max_waiting:
                 self._leave_hole(len(keys))
                 return
-            if sizes is None:
-                rows = [(key, 0, UNBOUND) for key in keys]
-            else:
+            if is_store:
                 find = self._bindings.find
                 rows = [(key, size, find(key.chunk_hash)) for key, size in zip(keys, sizes, strict=True)]
                 self.unbound += sum(row[2] is UNBOUND for row in rows)
+            else:
+                rows = [(key, 0, UNBOUND) for key in keys]
             if not self._groups or self._groups[-1].kind != kind:
                 self._groups.append(Group(kind))
             group = self._groups[-1]

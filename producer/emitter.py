@@ -254,7 +254,7 @@ class CacheEventEmitter:
         backend: str,
         shared: bool,
         keys: Sequence[ObjectKey],
-        sizes: Sequence[int] | None = None,
+        sizes: Sequence[int] = (),
     ) -> None:
         try:
             if len(keys):

@@ -16,7 +16,7 @@ from producer.events import (
     Tier,
 )
 
-texts = st.text(st.characters(exclude_categories=("Cs",)), max_size=12)
+texts = st.text(st.characters(codec="utf-8"), max_size=12)
 model_names = texts.map(lambda text: text.replace("@", "-"))
 cache_salts = texts.map(lambda text: text.translate(dict.fromkeys(map(ord, "@/\\\0"), "-")))
 names = texts.filter(bool)
