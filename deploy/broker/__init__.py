@@ -12,6 +12,7 @@ from deploy.broker.broker import (
     BrokerKind,
     BrokerNotReady,
     BrokerUnavailable,
+    FolderInUse,
     PortTaken,
     free_port,
 )
@@ -30,6 +31,7 @@ __all__ = [
     "BrokerUnavailable",
     "DockerBroker",
     "EmbeddedBroker",
+    "FolderInUse",
     "KafkaBroker",
     "PortTaken",
     "create_topic",

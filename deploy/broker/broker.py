@@ -20,7 +20,7 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
 HOST = "127.0.0.1"
-READY_TIMEOUT = 60.0  # seconds; a cold JVM on a busy machine of two cores takes twenty
+READY_TIMEOUT = 120.0  # seconds; a cold JVM on a busy machine of two cores takes thirty
 STOP_TIMEOUT = 20.0  # seconds from the request to stop until the broker is killed
 POLL_INTERVAL = 0.05  # seconds
 
@@ -48,6 +48,10 @@ class BrokerUnavailable(BrokerError):
 
 class PortTaken(BrokerError):
     """Another process listens on the port asked for."""
+
+
+class FolderInUse(BrokerError):
+    """Another broker runs on the data folder."""
 
 
 class BrokerDied(BrokerError):

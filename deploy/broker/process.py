@@ -7,6 +7,7 @@ order. It is stopped at the latest when the interpreter ends.
 from __future__ import annotations
 
 import atexit
+import fcntl
 import os
 import shutil
 import signal
@@ -14,10 +15,12 @@ import subprocess
 import tempfile
 from abc import abstractmethod
 from pathlib import Path
+from typing import IO
 
-from deploy.broker.broker import STOP_TIMEOUT, Broker
+from deploy.broker.broker import STOP_TIMEOUT, Broker, BrokerError, FolderInUse
 
 LAST_LINES = 15
+ALARMS = (" ERROR ", " FATAL ", "Exception")
 
 
 class ProcessBroker(Broker):
@@ -30,6 +33,7 @@ class ProcessBroker(Broker):
             Path(tempfile.mkdtemp(prefix="blendstream-broker-")) if folder is None else folder.resolve()
         )
         self._process: subprocess.Popen[bytes] | None = None
+        self._logged_before = 0
         atexit.register(self.close)
 
     @property
@@ -47,12 +51,31 @@ class ProcessBroker(Broker):
         """Prepare what the broker needs on disk and return the command that runs it."""
 
     def _launch(self) -> None:
-        self.folder.mkdir(parents=True, exist_ok=True)
-        command = self._command()
-        with self.log.open("ab") as log:
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise BrokerError(f"no data folder can be made at {self.folder}: {error.strerror}") from error
+        with self._locked_folder() as lock, self.log.open("ab") as log:
+            command = self._command()
+            self._logged_before = log.tell()
             self._process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+                pass_fds=[lock.fileno()],
             )
+
+    def _locked_folder(self) -> IO[bytes]:
+        """The folder's lock. The child inherits it and so holds it for as long as it lives, whoever else ends."""
+        lock = (self.folder / "lock").open("ab")
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            lock.close()
+            raise FolderInUse(f"another broker runs on the folder {self.folder}") from None
+        return lock
 
     def alive(self) -> bool:
         """Whether the process runs."""
@@ -91,11 +114,14 @@ class ProcessBroker(Broker):
             shutil.rmtree(self.folder, ignore_errors=True)
 
     def last_words(self) -> str:
-        """The last lines of the log and where all of it is."""
+        """What the last start logged as an error, else the end of what it logged."""
         if not self.log.exists():
-            return "(it logged nothing)"
-        lines = self.log.read_text(errors="replace").splitlines()[-LAST_LINES:]
-        return "\n".join(["  " + line for line in lines] or ["  (it logged nothing)"])
+            return "  (it logged nothing)"
+        with self.log.open("rb") as log:
+            log.seek(self._logged_before)
+            lines = log.read().decode(errors="replace").splitlines()
+        alarms = [line for line in lines if any(alarm in line for alarm in ALARMS)]
+        return "\n".join("  " + line for line in (alarms or lines)[-LAST_LINES:]) or "  (it logged nothing)"
 
     def _signal(self, which: signal.Signals) -> None:
         if self._process is not None and self._process.poll() is None:

@@ -17,6 +17,7 @@ from deploy.broker import (
     BrokerKind,
     BrokerNotReady,
     EmbeddedBroker,
+    FolderInUse,
     KafkaBroker,
     PortTaken,
     create_topic,
@@ -125,6 +126,16 @@ def test_apache_kafka_keeps_its_cluster_id_in_the_data_folder(tmp_path: Path) ->
     assert (tmp_path / "broker.log").exists()
 
 
+@pytest.mark.needs("embedded")
+def test_a_folder_serves_one_broker_at_a_time(tmp_path: Path) -> None:
+    with EmbeddedBroker(folder=tmp_path) as first:
+        with pytest.raises(FolderInUse, match=str(tmp_path)):
+            EmbeddedBroker(folder=tmp_path).start()
+        first.kill()
+        with EmbeddedBroker(folder=tmp_path) as second:
+            assert answers(client(second))
+
+
 @pytest.mark.needs("java")
 def test_apache_kafka_that_refuses_a_setting_says_which() -> None:
     with pytest.raises(BrokerError, match=r"log\.retention\.ms"):
@@ -136,6 +147,14 @@ def test_a_temporary_folder_goes_with_its_broker() -> None:
     with EmbeddedBroker() as broker:
         assert broker.log.exists()
     assert not broker.folder.exists()
+
+
+@pytest.mark.needs("embedded")
+def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    in_the_way = tmp_path / "file"
+    in_the_way.touch()
+    with pytest.raises(BrokerError, match=f"no data folder can be made at {in_the_way}"):
+        EmbeddedBroker(folder=in_the_way).start()
 
 
 @pytest.mark.needs("embedded")
