@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import logging
 import os
 import re
 import shutil
@@ -20,6 +21,8 @@ from pathlib import Path
 
 from deploy.broker.broker import HOST, BrokerError, BrokerKind, BrokerUnavailable, free_port
 from deploy.broker.process import ProcessBroker
+
+logger = logging.getLogger(__name__)
 
 POM = Path(__file__).with_name("pom.xml")
 LOG4J = Path(__file__).with_name("log4j.properties")
@@ -73,6 +76,7 @@ def fetch_jars() -> Path:
         raise BrokerUnavailable(
             "Maven is needed once, to download Apache Kafka: install maven (Debian: apt-get install maven)"
         )
+    logger.warning("fetching Apache Kafka from Maven Central, this once (43 MB)")
     jars.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=jars.parent, prefix="fetching-") as scratch:
         fetched = Path(scratch) / "jars"
