@@ -91,11 +91,18 @@ def prompt_bar(request: Request, found: Sequence[Stretch], look: Look, sources: 
     """
     painter = _Painter(look, sources)
     width = max(10, look.width - 4)
-    return [
-        Text("  " + _ruler(request.parts, len(request.tokens), width, look.blocks), "dim"),
-        Text("  ").append(painter.bar(found, len(request.tokens), width)),
-        *(Text("  ").append(line) for line in painter.legend(request, found)),
+    lines = [
+        Text(_ruler(request.parts, len(request.tokens), width, look.blocks), "dim"),
+        painter.bar(found, len(request.tokens), width),
+        *painter.legend(request, found),
     ]
+    return [_indented(line, look) for line in lines]
+
+
+def _indented(line: Text, look: Look) -> Text:
+    indented = Text("  ").append(line)
+    indented.truncate(look.width, overflow="ellipsis" if look.blocks else "crop")
+    return indented
 
 
 def _ruler(parts: Sequence[Part], total: int, width: int, blocks: bool) -> str:
@@ -142,7 +149,6 @@ class _Painter:
                 line.append(f"{stretch.old_start:,} {arrow} {stretch.start:,}")
             names = [p.name for p in request.parts if _overlap(stretch, p.start, p.end) > 0]
             line.append(f"  {', '.join(names)}", "dim" if self._look.colour else "")
-            line.truncate(self._look.width - 2, overflow="ellipsis" if self._look.blocks else "crop")
             yield line
         rest = sorted(found, key=lambda stretch: -stretch.tokens)[_LISTED:]
         if rest:

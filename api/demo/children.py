@@ -6,6 +6,7 @@ children in order. Should the demo be killed, a child notices by the pipe or soc
 
 from __future__ import annotations
 
+import os
 import signal
 import socket
 import subprocess
@@ -44,6 +45,7 @@ class Child:
                 stdout=log,
                 stderr=log,
                 pass_fds=descriptors,
+                env=_environment(),
                 start_new_session=True,
             )
 
@@ -129,3 +131,8 @@ class ServerProcess(Child):
         """End it at once, as a crash would."""
         super().kill()
         self._connection.close()
+
+
+def _environment() -> dict[str, str]:
+    """Ours, without the settings that a user has for a processor of their own."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("BLENDSTREAM_")}

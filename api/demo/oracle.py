@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from api.demo.workload import CHUNK_TOKENS, Model, Request
-from producer.events import Namespace
+from producer.events import Namespace, ObjectKey
 
 L1_BACKEND: Final = "dram"
 L2_BACKEND: Final = "pool"
@@ -142,6 +142,27 @@ class Oracle:
                 wrong.append(
                     _difference(f"ranks of {_short(chunk_hash)}", [namespace.world_size], [len(ranks)])
                 )
+        return wrong
+
+    def wrong_directory(self, found: Mapping[ObjectKey, Sequence[Place]]) -> list[str]:
+        """What is wrong with a listing of every key in the directory."""
+        chunks = {*self.pool, *(held for server in self.l1.values() for held in server)}
+        expected = {
+            key: places
+            for held in chunks
+            if (places := self.places(held))
+            for key in self._models[held.namespace.model_name].keys(
+                held.chunk_hash, held.namespace.cache_salt
+            )
+        }
+        wrong = [
+            _difference(f"placements of {_short(key.chunk_hash)}", expected[key], found[key])
+            for key in expected.keys() & found.keys()
+            if list(found[key]) != expected[key]
+        ]
+        if expected.keys() != found.keys():
+            lacking, extra = len(expected.keys() - found.keys()), len(found.keys() - expected.keys())
+            wrong.append(f"the directory lacks {lacking} keys and has {extra} that no cache holds")
         return wrong
 
 

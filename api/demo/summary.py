@@ -1,0 +1,66 @@
+"""The figures of a run, as the last thing it prints."""
+
+from __future__ import annotations
+
+import math
+
+from rich.table import Table
+from rich.text import Text
+
+from api.demo.figures import Scraper
+from api.demo.story import Story
+from api.demo.view import View
+
+SHOWN_WRONG = 10
+"""Wrong answers spelled out; the rest are counted."""
+
+
+def print_summary(story: Story, scraper: Scraper, view: View) -> None:
+    """What flowed, what was answered, and whether all of it was right."""
+    outcome, checker, reuse, scrape = story.outcome, story.checker, story.reuse, scraper.latest
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="bold" if view.look.colour else "", no_wrap=True)
+    table.add_column(overflow="fold")
+    pace = "" if math.isinf(outcome.speed) else f", their clock {outcome.speed:.1f} times as fast"
+    table.add_row("prompts", f"{outcome.served:,} in {outcome.seconds:.0f} s{pace}")
+    batches = scrape.total("ingest_batches_total", result="admitted")
+    batches += scrape.total("ingest_batches_total", result="repaired")
+    table.add_row(
+        "stream",
+        f"{batches:,.0f} batches with {outcome.entries:,} entries, every one applied; "
+        f"{outcome.entries / max(outcome.seconds, 0.001):,.0f} entries/s, "
+        f"never more than {scraper.most_behind:,.0f} records behind",
+    )
+    table.add_row(
+        "directory",
+        f"{outcome.keys:,} keys, {scrape.total('blend_contents'):,.0f} distinct chunk contents, "
+        f"{scrape.total('directory_placement_bytes') / 2**40:.2f} TiB of KV",
+    )
+    table.add_row(
+        "reuse",
+        f"{reuse.ratio(reuse.anywhere):.0%} of {reuse.tokens:,} prompt tokens at any offset, "
+        f"{reuse.ratio(reuse.prefix):.0%} by prefix alone",
+    )
+    table.add_row(
+        "blend lookup",
+        f"p50 {checker.percentile(0.5) * 1000:.1f} ms, p99 {checker.percentile(0.99) * 1000:.1f} ms "
+        f"over HTTP, {reuse.tokens // max(outcome.served, 1):,} tokens a prompt",
+    )
+    table.add_row(
+        "gap",
+        f"shown {outcome.gap_shown:.1f} s after the loss, gone {outcome.gap_cleared:.1f} s after the late "
+        "delivery, as a scraper sees it",
+    )
+    table.add_row("check", _verdict(story))
+    view.heading("Summary")
+    view.console.print(table)
+    for line in checker.wrong[:SHOWN_WRONG]:
+        view.say(f"  {line}", "red")
+
+
+def _verdict(story: Story) -> Text:
+    checker = story.checker
+    asked = f"{checker.exact:,} answers compared with brute force, {checker.under_load:,} more under load"
+    if checker.wrong:
+        return Text(f"{len(checker.wrong):,} things wrong in {asked}", "bold red")
+    return Text(f"all right: {asked}", "bold green")
