@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import binascii
 import re
+from collections.abc import Callable, Iterator
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -18,16 +19,24 @@ import pybase64
 from numpy.typing import NDArray
 
 from api.http import RequestError, invalid
+from processor.service import DecodeError, pieces
 from producer.events import MAX_WORLD_SIZE, ContractError, Namespace, ObjectKey
 
 MAX_TOKEN_IDS: Final = 1_000_000
 MAX_KEYS: Final = 200_000
 """Most keys of one lookup; as many fit into a body of 32 MB."""
+WHOLE_BODY: Final = 256 * 1024
+"""Bytes of a body that is decoded in one call, its long fields left raw; a longer one is cut up first."""
 BASE64_SLICE: Final = 1 << 20
 """Characters of base64 decoded in one call; a multiple of four."""
 EMPTY: Final = msgspec.Raw(b"[]")
 
+QUOTE: Final = ord('"')
+LONG_FIELDS: Final = ("keys", "token_ids", "tokens_b64")
+"""Fields that may be of any length."""
+
 Body = TypeVar("Body", bound=msgspec.Struct)
+Result = TypeVar("Result")
 
 
 class EncodedKey(msgspec.Struct, frozen=True):
@@ -79,15 +88,38 @@ def decode(kind: type[Body], body: bytes) -> Body:
     """Decode a JSON body into one of the structs of this module."""
     if not body.strip():
         raise invalid(("body",), "Field required", "missing")
+    if len(body) > WHOLE_BODY:
+        return _decode_cut_up(kind, body)
     decoded: Body = _decoded(_decoders[kind], body, ("body",))
+    return decoded
+
+
+def _decode_cut_up(kind: type[Body], body: bytes) -> Body:
+    document = np.frombuffer(body, np.uint8)
+    parts = _cut(
+        lambda: pieces.members(document, pieces.root(document), kind.__struct_fields__, ()), ("body",)
+    )
+    members = []
+    for name, (start, end) in parts.items():
+        if name in LONG_FIELDS:
+            continue
+        if end - start > pieces.PIECE:
+            raise invalid(("body", name), f"Value error, takes more than {pieces.PIECE} bytes")
+        members.append(b'"%b":%b' % (name.encode(), body[start:end]))
+    decoded: Body = _decoded(_decoders[kind], b"{%b}" % b",".join(members), ("body",))
+    for name, (start, end) in parts.items():
+        if name in LONG_FIELDS:
+            setattr(decoded, name, msgspec.Raw(memoryview(body)[start:end]))
     return decoded
 
 
 def keys_of(body: LookupBody) -> list[EncodedKey]:
     """The keys that a lookup names; 400 if there are too many of them."""
-    keys: list[EncodedKey] = _decoded(_keys_decoder, body.keys, ("body", "keys"))
-    if len(keys) > MAX_KEYS:
-        raise RequestError(400, f"too many keys in a single request (limit={MAX_KEYS}, got={len(keys)})")
+    keys: list[EncodedKey] = []
+    for part in _items(body.keys, _keys_decoder, ("body", "keys")):
+        keys += part
+        if len(keys) > MAX_KEYS:
+            raise RequestError(400, f"too many keys in a single request (limit={MAX_KEYS})")
     return keys
 
 
@@ -109,35 +141,68 @@ def object_key_of(encoded: EncodedKey, index: int) -> ObjectKey:
 def token_ids_of(body: LookupBody) -> NDArray[np.uint32]:
     """The tokens that a lookup names, uint32; 400 if there are too many of them."""
     loc = ("body", "token_ids")
-    listed: list[int] = _decoded(_tokens_decoder, body.token_ids, loc)
-    if len(listed) > MAX_TOKEN_IDS:
+    parts: list[NDArray[np.uint32]] = []
+    count = 0
+    for part in _items(body.token_ids, _tokens_decoder, loc):
+        try:
+            parts.append(np.array(part, dtype=np.uint32))
+        except OverflowError:
+            index = count + next(i for i, token in enumerate(part) if not 0 <= token < 2**32)
+            message = "Input should be an integer from 0 to 4294967295"
+            raise invalid((*loc, index), message, "int_range") from None
+        count += len(part)
+    if count > MAX_TOKEN_IDS:
         raise RequestError(
-            400, f"too many token_ids in a single request (limit={MAX_TOKEN_IDS}, got={len(listed)})"
+            400, f"too many token_ids in a single request (limit={MAX_TOKEN_IDS}, got={count})"
         )
+    return np.concatenate(parts) if parts else np.zeros(0, np.uint32)
+
+
+def _items(raw: msgspec.Raw, decoder: msgspec.json.Decoder[Any], loc: tuple[str, ...]) -> Iterator[list[Any]]:
+    """The items of an array left raw, in lists of what one call may decode."""
+    view = memoryview(raw)
+    if len(view) <= pieces.PIECE:
+        yield _decoded(decoder, view, loc)
+        return
+    document = np.frombuffer(view, np.uint8)
+    if not pieces.is_array(document, (0, len(view))):
+        raise invalid(loc, *reversed(_EXPECTED["array"]))
+    runs = pieces.runs(document, (0, len(view)), ())
+    while run := _cut(lambda: next(runs, None), loc):
+        base, items = run
+        if items[0][1] - items[0][0] > pieces.PIECE:
+            raise invalid((*loc, base), f"Value error, takes more than {pieces.PIECE} bytes")
+        yield _decoded(decoder, pieces.text_of(document, items), loc, base)
+
+
+def _cut(call: Callable[[], Result], loc: tuple[str, ...]) -> Result:
     try:
-        return np.array(listed, dtype=np.uint32)
-    except OverflowError:
-        index = next(i for i, token in enumerate(listed) if not 0 <= token < 2**32)
-        raise invalid((*loc, index), "Input should be an integer from 0 to 4294967295", "int_range") from None
+        return call()
+    except DecodeError as error:
+        raise invalid((*loc, *error.loc), f"JSON decode error: {error.reason}", "json_invalid") from None
 
 
-def tokens_of_base64(raw: bytes | memoryview) -> NDArray[np.uint32]:
+def tokens_of_base64(raw: bytes | msgspec.Raw) -> NDArray[np.uint32]:
     """The tokens of a `tokens_b64` left raw: a JSON string of the base64 of little-endian uint32."""
     loc = ("body", "tokens_b64")
-    literal = bytes(raw)
-    if not literal.startswith(b'"'):
+    literal = memoryview(raw)
+    if literal[0] != QUOTE:
         raise invalid(loc, "Input should be a valid string", "string_type")
-    text = literal[1:-1]
-    if b"\\" in text:
-        text = _decoded(_text_decoder, literal, loc).encode()
+    text: memoryview = literal[1:-1]
     try:
         data = _base64_decoded(text)
     except (binascii.Error, ValueError) as error:
-        raise invalid(loc, f"Value error, tokens_b64 is not valid base64: {error}") from None
+        # JSON may spell the characters of base64 with escapes, and nobody does; so it need not be fast.
+        if not len(text) or len(text) > WHOLE_BODY or b"\\" not in bytes(text):
+            raise invalid(loc, f"Value error, tokens_b64 is not valid base64: {error}") from None
+        spelled = msgspec.json.encode(_decoded(_text_decoder, literal, loc))
+        if b"\\" in spelled:
+            raise invalid(loc, f"Value error, tokens_b64 is not valid base64: {error}") from None
+        return tokens_of_base64(spelled)
     return tokens_of_bytes(data, loc, "tokens_b64")
 
 
-def tokens_of_bytes(data: bytes, loc: tuple[str, ...], name: str = "body") -> NDArray[np.uint32]:
+def tokens_of_bytes(data: bytes | bytearray, loc: tuple[str, ...], name: str = "body") -> NDArray[np.uint32]:
     """The tokens of a little-endian uint32 buffer."""
     if len(data) % 4:
         message = f"Value error, {name} byte length {len(data)} is not a multiple of 4 (uint32 tokens)"
@@ -145,19 +210,16 @@ def tokens_of_bytes(data: bytes, loc: tuple[str, ...], name: str = "body") -> ND
     return np.frombuffer(data, dtype="<u4")
 
 
-def _base64_decoded(text: bytes) -> bytes:
-    if len(text) <= BASE64_SLICE:
-        return pybase64.b64decode(text, validate=True)
-    if len(text) % 4:
-        raise binascii.Error("Incorrect padding")
-    view = memoryview(text)
-    pieces = [
+def _base64_decoded(view: memoryview) -> bytes:
+    if len(view) <= BASE64_SLICE:
+        return pybase64.b64decode(view, validate=True)
+    slices = [
         pybase64.b64decode(view[start : start + BASE64_SLICE], validate=True)
-        for start in range(0, len(text), BASE64_SLICE)
+        for start in range(0, len(view), BASE64_SLICE)
     ]
-    if any(len(piece) != BASE64_SLICE // 4 * 3 for piece in pieces[:-1]):
-        raise binascii.Error("Padding inside the data")
-    return b"".join(pieces)
+    if any(len(part) != BASE64_SLICE // 4 * 3 for part in slices[:-1]):
+        raise binascii.Error("padding inside the data")
+    return b"".join(slices)
 
 
 def check_world_size(value: int, loc: tuple[str, ...]) -> int:
@@ -201,11 +263,12 @@ _EXPECTED: Final = {
 }
 
 
-def _decoded(decoder: msgspec.json.Decoder[Any], data: Any, loc: tuple[str, ...]) -> Any:
+def _decoded(decoder: msgspec.json.Decoder[Any], data: Any, loc: tuple[str, ...], base: int = 0) -> Any:
+    """Decode JSON that stands at `loc`; the items of an array are numbered from `base`."""
     try:
         return decoder.decode(data)
     except msgspec.ValidationError as error:
-        raise _validation_error(str(error), loc) from None
+        raise _validation_error(str(error), loc, base) from None
     except msgspec.DecodeError as error:
         raise invalid(loc, f"JSON decode error: {error}", "json_invalid") from None
     except UnicodeDecodeError:
@@ -214,12 +277,15 @@ def _decoded(decoder: msgspec.json.Decoder[Any], data: Any, loc: tuple[str, ...]
         raise invalid(loc, "JSON decode error: nested too deeply", "json_invalid") from None
 
 
-def _validation_error(text: str, loc: tuple[str, ...]) -> RequestError:
+def _validation_error(text: str, loc: tuple[str, ...], base: int) -> RequestError:
     """msgspec says what it missed and where (`... - at `$.keys[0]``); say it as a pydantic error does."""
     reason, _, path = text.partition(" - at `$")
-    where: list[str | int] = list(loc)
-    for name, index in _STEP.findall(path.rstrip("`")):
-        where += [name] if name else [int(index)] if index else []
+    steps: list[str | int] = [
+        name or int(index) for name, index in _STEP.findall(path.rstrip("`")) if name or index
+    ]
+    if steps and isinstance(steps[0], int):
+        steps[0] += base
+    where = [*loc, *steps]
     missing = re.fullmatch(r"Object missing required field `(\w+)`", reason)
     if missing:
         return invalid([*where, missing[1]], "Field required", "missing")

@@ -315,7 +315,7 @@ def reset(instance_id: InstanceId, url: Url = DEFAULT_URL) -> None:
 def broker(
     kind: Annotated[str, typer.Option(help="embedded, kafka or docker.")] = "embedded",
     port: Annotated[int, typer.Option(help="Port to listen on; 0 takes a free one.")] = 9092,
-    data: Annotated[
+    data_dir: Annotated[
         Path | None,
         typer.Option(help="Folder that keeps the data of the kind kafka; without it, none is kept."),
     ] = None,
@@ -325,7 +325,7 @@ def broker(
 
     if kind not in tuple(BrokerKind):
         raise UserError(f"--kind must be one of {', '.join(BrokerKind)}, got {kind!r}")
-    serve_broker(kind, port, data, lambda line: err.print(line, soft_wrap=True))
+    serve_broker(kind, port, data_dir, lambda line: err.print(line, soft_wrap=True))
 
 
 @app.command()

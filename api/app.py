@@ -1,0 +1,48 @@
+"""The ASGI application: the routes over one service, and the pool of threads that heavy requests run in."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final
+
+from starlette.applications import Starlette
+
+from api.http import route_errors
+from api.routes import Routes
+from processor.service import Service
+
+logger = logging.getLogger(__name__)
+
+POOL_THREADS: Final = 4
+
+
+def create_app(service: Service, *, on_start: Callable[[], None] = lambda: None) -> Starlette:
+    """The application that serves `service`; starting it starts the service, and its end stops that.
+
+    Args:
+        service: built and not started.
+        on_start: called once the service has started.
+    """
+    pool = ThreadPoolExecutor(POOL_THREADS, thread_name_prefix="request")
+
+    @contextlib.asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        loop = asyncio.get_running_loop()
+        await loop.run_in_executor(pool, service.start)
+        on_start()
+        try:
+            yield
+        finally:
+            await loop.run_in_executor(pool, service.stop)
+            pool.shutdown(wait=False, cancel_futures=True)
+
+    app = Starlette(
+        routes=Routes(service, pool).table(), exception_handlers=route_errors(), lifespan=lifespan
+    )
+    # A path that differs by its last slash names another instance; it is not to be redirected.
+    app.router.redirect_slashes = False
+    return app

@@ -1,0 +1,377 @@
+"""The routes: each turns a request into one call of the service, and what comes back into an answer.
+
+A handler that may take long hands the work to a small pool of threads, so that the event loop always has
+time for the others; one that takes less than the detour costs works on the loop. Listings and lookups of
+many keys are made and sent in slices: no slice holds the interpreter for long, and no answer has to fit
+into memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
+from itertools import islice
+from typing import Any, Final, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+from starlette.routing import Route
+
+from api import bodies
+from api.http import (
+    MAX_INT,
+    RequestError,
+    content_type,
+    invalid,
+    json_bytes,
+    json_response,
+    query_choice,
+    query_flag,
+    query_int,
+    read_body,
+)
+from api.openapi import document
+from api.token_hasher import TokenHasher
+from processor.service import DecodeError, DirectoryStats, KeyInfo, Service, StreamStatus, UnknownStream
+from producer.events import ContractError, Namespace, ObjectKey, Tier, make_kv_rank
+
+INLINE_BODY_BYTES: Final = 64 * 1024
+"""A body of events or keys up to this long is decoded and applied on the loop."""
+INLINE_QUERY_TOKENS: Final = 32_768
+"""A query up to this long is matched on the loop: about 0.1 ms, and a thread costs as much."""
+SLICE_KEYS: Final = 256
+"""Keys looked up and encoded in one go."""
+PAGE_LIMIT: Final = 10_000
+
+Result = TypeVar("Result")
+
+
+class Routes:
+    """The handlers, bound to one service and one pool of threads."""
+
+    def __init__(self, service: Service, pool: ThreadPoolExecutor) -> None:
+        self.service = service
+        self.hasher = TokenHasher(service.config.chunk_size)
+        self._pool = pool
+
+    def table(self) -> list[Route]:
+        """Every route. An instance id may contain slashes, so what ends in a verb comes first."""
+        return [
+            Route("/events", self.events, methods=["POST"]),
+            Route("/directory/lookup", self.lookup, methods=["POST"]),
+            Route("/directory/blend-lookup", self.blend_lookup, methods=["POST"]),
+            Route("/directory/keys", self.keys, methods=["GET"]),
+            Route("/directory/stats", self.stats, methods=["GET"]),
+            Route("/streams", self.streams, methods=["GET"]),
+            Route("/streams/{instance_id:path}/accept-loss", self.accept_loss, methods=["POST"]),
+            Route("/streams/{instance_id:path}/reset", self.reset, methods=["POST"]),
+            Route("/streams/{instance_id:path}", self.stream, methods=["GET"]),
+            Route("/instances/{instance_id:path}", self.depart, methods=["DELETE"]),
+            Route("/healthz", self.healthz, methods=["GET"]),
+            Route("/readyz", self.readyz, methods=["GET"]),
+            Route("/metrics", self.metrics, methods=["GET"]),
+            Route("/openapi.json", self.openapi, methods=["GET"]),
+        ]
+
+    async def events(self, request: Request) -> Response:
+        """Offer pushed batches to the gate."""
+        if not self.service.config.push_enabled:
+            raise RequestError(
+                404,
+                "POST /events is closed: cache events come from Kafka (--event-transport kafka); "
+                "--enable-push opens it beside that",
+            )
+        body = await read_body(request)
+        if not body.strip():
+            raise invalid(("body",), "Field required", "missing")
+        try:
+            summary = await self._run(len(body) > INLINE_BODY_BYTES, self.service.push, body)
+        except DecodeError as error:
+            raise invalid(("body", *error.loc), f"Value error, {error.reason}") from None
+        return json_response(asdict(summary))
+
+    async def lookup(self, request: Request) -> Response:
+        """Placements of keys, or of the complete chunks of a token sequence."""
+        raw = await read_body(request)
+        long = len(raw) > INLINE_BODY_BYTES
+        body = await self._run(long, bodies.decode, bodies.LookupBody, raw)
+        bodies.check_world_size(body.world_size, ("body", "world_size"))
+        encoded = await self._run(long, bodies.keys_of, body)
+        tokens = await self._run(long, bodies.token_ids_of, body)
+        if bool(encoded) == bool(len(tokens)):
+            raise invalid(("body",), "Value error, supply exactly one of 'keys' or 'token_ids'")
+        if encoded:
+            keys = await self._run(long, _object_keys, encoded)
+            return await self._answer_lookup(len(keys), _slices(keys), [k.chunk_hash_hex for k in encoded])
+        if not body.model_name:
+            raise invalid(("body",), "Value error, 'model_name' is required with 'token_ids'")
+        try:
+            Namespace(body.model_name, body.cache_salt, body.world_size)
+        except ContractError as error:
+            raise RequestError(400, str(error)) from None
+        return await self._answer_lookup(self.hasher.count(tokens), self._expanded(tokens, body))
+
+    async def blend_lookup(self, request: Request) -> Response:
+        """The cached chunks that a query contains, at any offset."""
+        raw = await read_body(request)
+        long = len(raw) > INLINE_QUERY_TOKENS * 6
+        if content_type(request) == "application/octet-stream":
+            tokens = bodies.tokens_of_bytes(raw, ("body",))
+            model_name = request.query_params.get("model_name", "")
+            cache_salt = request.query_params.get("cache_salt", "")
+            world_size = query_int(request, "world_size", 1, 1, 255)
+            missing = ("query", "model_name")
+        else:
+            body = await self._run(long, bodies.decode, bodies.BlendLookupBody, raw)
+            tokens = await self._run(long, bodies.tokens_of_base64, body.tokens_b64)
+            model_name, cache_salt = body.model_name, body.cache_salt
+            world_size = bodies.check_world_size(body.world_size, ("body", "world_size"))
+            missing = ("body", "model_name")
+        if len(tokens) and not model_name:
+            raise invalid(missing, "Value error, 'model_name' is required with tokens", "missing")
+        namespace = bodies.namespace_of(model_name, cache_salt, world_size)
+        if namespace is None or not len(tokens):
+            return json_response({"matches": []})
+        long = len(tokens) > INLINE_QUERY_TOKENS
+        return Response(
+            await self._run(long, self._matches, tokens, namespace), media_type="application/json"
+        )
+
+    async def keys(self, request: Request) -> Response:
+        """One page of the directory."""
+        chosen = query_choice(request, "tier", ("l1", "l2", "all"), "all")
+        tier = None if chosen == "all" else Tier(chosen)
+        instance_id = request.query_params.get("instance_id", "")
+        backend = request.query_params.get("backend", "")
+        offset = query_int(request, "offset", 0, 0)
+        limit = query_int(request, "limit", 1_000, 1, PAGE_LIMIT)
+
+        def page() -> tuple[int, list[KeyInfo]]:
+            return self.service.list_keys(tier, instance_id, backend, min(offset, MAX_INT), limit)
+
+        total, found = await self._run(True, page)
+        return await self._in_slices(f'{{"total":{total},"keys":[', _slices(found), _listed)
+
+    async def stats(self, request: Request) -> Response:
+        """Counts of the directory and of the blend index."""
+        return json_response(_stats(await self._run(True, self.service.stats)))
+
+    async def streams(self, request: Request) -> Response:
+        """Every emitter's stream, or those with (or without) a gap."""
+        gap = query_flag(request, "gap")
+        found = await self._run(True, self.service.streams, gap)
+        return json_response({"streams": [_stream(status) for status in found]})
+
+    async def stream(self, request: Request) -> Response:
+        """One emitter's stream."""
+        status = await self._run(True, _known, self.service.stream, _instance_id(request))
+        return json_response(_stream(status))
+
+    async def accept_loss(self, request: Request) -> Response:
+        """Give up on missing batches; without a body, on all of them."""
+        raw = await read_body(request)
+        body = bodies.decode(bodies.AcceptLossBody, raw) if raw.strip() else bodies.AcceptLossBody()
+        bodies.check_range(body)
+        status = await self._run(
+            True,
+            _known,
+            self.service.accept_loss,
+            _instance_id(request),
+            body.incarnation,
+            body.first,
+            body.last,
+        )
+        return json_response(_stream(status))
+
+    async def reset(self, request: Request) -> Response:
+        """Fence an emitter, forget its cursor and let any incarnation in."""
+        await self._run(True, _known, self.service.reset, _instance_id(request))
+        return Response(status_code=204)
+
+    async def depart(self, request: Request) -> Response:
+        """Fence an instance and forget it; done again, it does nothing."""
+        await self._run(True, self.service.drop_instance, _instance_id(request))
+        return Response(status_code=204)
+
+    async def healthz(self, request: Request) -> Response:
+        """The process answers."""
+        return json_response({"status": "healthy"})
+
+    async def readyz(self, request: Request) -> Response:
+        """The state is caught up with the stream; if not, why not."""
+        reasons, warnings = self.service.not_ready(), self.service.warnings()
+        status = "not ready" if reasons else "ready"
+        answer = {"status": status, "reasons": reasons, "warnings": warnings}
+        return json_response(answer, 503 if reasons else 200)
+
+    async def metrics(self, request: Request) -> Response:
+        """The metrics as Prometheus reads them."""
+        if self.service.config.disable_metrics:
+            raise RequestError(404, "metrics are disabled (--disable-metrics)")
+        accept = request.headers.get("accept", "")
+        content, media_type = await self._run(True, self.service.scrape, accept)
+        return Response(content, media_type=None, headers={"content-type": media_type})
+
+    async def openapi(self, request: Request) -> Response:
+        """This interface as an OpenAPI document."""
+        return json_response(document())
+
+    async def _run(self, long: bool, call: Callable[..., Result], *arguments: Any) -> Result:
+        if not long:
+            return call(*arguments)
+        return await asyncio.get_running_loop().run_in_executor(self._pool, call, *arguments)
+
+    def _matches(self, tokens: NDArray[np.uint32], namespace: Namespace) -> bytes:
+        found = self.service.match(tokens, namespace)
+        return json_bytes(
+            {
+                "matches": [
+                    {"chunk_hash": m.chunk_hash.hex(), "old_st": m.old_st, "cur_st": m.cur_st} for m in found
+                ]
+            }
+        )
+
+    def _expanded(self, tokens: NDArray[np.uint32], body: bodies.LookupBody) -> Iterator[list[ObjectKey]]:
+        size = body.world_size
+        ranks = [make_kv_rank(size, rank, size, rank) for rank in range(size)]
+        keys = (
+            ObjectKey(chunk_hash, body.model_name, rank, 0, body.cache_salt)
+            for chunk_hash in self.hasher.hashes(tokens)
+            for rank in ranks
+        )
+        for part in _slices(keys):
+            yield self.service.expand_groups(part)
+
+    async def _answer_lookup(
+        self, chunks: int, parts: Iterator[list[ObjectKey]], spelled: Sequence[str] = ()
+    ) -> Response:
+        spellings = iter(spelled)
+
+        def looked_up() -> Iterator[list[KeyInfo]]:
+            for part in parts:
+                yield self.service.lookup(part)
+
+        def results(found: list[KeyInfo]) -> list[object]:
+            # The keys of a request are echoed in its own spelling of the hash.
+            return [_result(info, next(spellings, "")) for info in found]
+
+        return await self._in_slices(f'{{"chunks":{chunks},"results":[', looked_up(), results)
+
+    async def _in_slices(
+        self,
+        head: str,
+        parts: Iterator[list[KeyInfo]],
+        shown: Callable[[list[KeyInfo]], list[object]],
+    ) -> Response:
+        """An answer that ends in a list: in one piece if that fits one slice, else slice by slice."""
+
+        def encoded() -> bytes | None:
+            part = next(parts, None)
+            return None if part is None else json_bytes(shown(part))[1:-1]
+
+        first = await self._run(False, encoded)
+        second = await self._run(True, encoded) if first is not None else None
+        if second is None:
+            return Response(head.encode() + (first or b"") + b"]}", media_type="application/json")
+
+        async def pieces() -> AsyncIterator[bytes]:
+            yield head.encode() + (first or b"")
+            piece: bytes | None = second
+            while piece is not None:
+                yield b"," + piece
+                piece = await self._run(True, encoded)
+            yield b"]}"
+
+        return StreamingResponse(pieces(), media_type="application/json")
+
+
+_STREAM_FIELDS: Final = (
+    "instance_id",
+    "incarnation",
+    "epoch",
+    "last_seq",
+    "gap_detected",
+    "conflict",
+    "missing",
+    "lost",
+    "replay",
+    "partition",
+    "offset",
+    "last_event_ts",
+)
+_STATS_FIELDS: Final = (
+    "num_keys",
+    "num_placements",
+    "l1_keys_by_instance",
+    "blend",
+    "l1_count",
+    "l1_size_bytes",
+    "l2_count",
+    "l2_size_bytes",
+)
+
+
+def _stream(status: StreamStatus) -> dict[str, object]:
+    return {name: getattr(status, name) for name in _STREAM_FIELDS}
+
+
+def _stats(stats: DirectoryStats) -> dict[str, object]:
+    """The counts that LMCache's answer has; the others are metrics."""
+    return {name: getattr(stats, name) for name in _STATS_FIELDS}
+
+
+def _instance_id(request: Request) -> str:
+    instance_id: str = request.path_params["instance_id"]
+    return instance_id
+
+
+def _known(call: Callable[..., Result], instance_id: str, *arguments: Any) -> Result:
+    try:
+        return call(instance_id, *arguments)
+    except UnknownStream:
+        raise RequestError(404, f"unknown instance {instance_id!r}") from None
+
+
+def _object_keys(encoded: list[bodies.EncodedKey]) -> list[ObjectKey]:
+    return [bodies.object_key_of(key, index) for index, key in enumerate(encoded)]
+
+
+def _slices(items: Sequence[Result] | Iterator[Result]) -> Iterator[list[Result]]:
+    rest = iter(items)
+    while part := list(islice(rest, SLICE_KEYS)):
+        yield part
+
+
+def _encoded_key(key: ObjectKey, spelled: str = "") -> dict[str, object]:
+    return {
+        "chunk_hash_hex": spelled or key.chunk_hash.hex(),
+        "model_name": key.model_name,
+        "kv_rank": key.kv_rank,
+        "object_group_id": key.object_group_id,
+        "cache_salt": key.cache_salt,
+    }
+
+
+def _result(info: KeyInfo, spelled: str) -> dict[str, object]:
+    return {
+        "key": _encoded_key(info.key, spelled),
+        "placements": info.placements,
+        "token_ids": info.token_ids,
+        "access_count": info.access_count,
+    }
+
+
+def _listed(found: list[KeyInfo]) -> list[object]:
+    return [
+        {
+            "key": _encoded_key(info.key),
+            "placements": info.placements,
+            "num_tokens": info.num_tokens,
+            "access_count": info.access_count,
+        }
+        for info in found
+    ]

@@ -1,0 +1,375 @@
+"""The metrics: every name in one table, and the collector that fills it in at a scrape.
+
+Nothing is counted through labels on the hot path. The gate, the sources and the directory keep plain
+integers of their own; a scrape takes one snapshot of each and spells it out, so that series appear with
+what they describe and go away with it. Only the two histograms are fed as things happen, into arrays of
+their own. The registry belongs to one service; the global one of prometheus-client is left alone.
+"""
+
+from __future__ import annotations
+
+import logging
+import platform
+import threading
+import time
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, version
+from typing import Final, NamedTuple
+
+import numpy as np
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.registry import Collector
+
+from processor.batch import Admission
+from processor.ingest.gate import GateCounters, StreamStatus
+from processor.ingest.source import SourceStatus
+from processor.state.directory import DirectoryStats, Usage
+from producer.events import Tier
+
+logger = logging.getLogger(__name__)
+
+PREFIX: Final = "blendstream_"
+AGE_BUCKETS: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 3600.0)
+LOOKUP_BUCKETS: Final = (
+    0.00005,
+    0.0001,
+    0.00025,
+    0.0005,
+    0.001,
+    0.0025,
+    0.005,
+    0.01,
+    0.025,
+    0.05,
+    0.1,
+    0.25,
+    1.0,
+)
+
+
+class Kind(NamedTuple):
+    """What a metric is: `gauge`, `counter` or `histogram`, its help and the names of its labels."""
+
+    type: str
+    help: str
+    labels: tuple[str, ...] = ()
+
+
+TABLE: Final[dict[str, Kind]] = {
+    "gap_detected": Kind("gauge", "1 while the emitter's stream lacks batches, else 0.", ("instance_id",)),
+    "missing_batches": Kind("gauge", "Batches of the emitter that are being looked for.", ("instance_id",)),
+    "lost_batches": Kind("gauge", "Batches of the emitter that were given up.", ("instance_id",)),
+    "stream_conflict": Kind("gauge", "1 while two processes seem to use the instance_id.", ("instance_id",)),
+    "gaps_total": Kind("counter", "Times that an emitter's stream came to lack batches."),
+    "gaps_cleared_total": Kind("counter", "Times that an emitter's stream ceased to lack any."),
+    "ingest_batches_total": Kind("counter", "Batches by outcome; undecodable counts records.", ("result",)),
+    "ingest_entries_total": Kind("counter", "Entries of applied batches.", ("event_type",)),
+    "unfitting_chunks_total": Kind("counter", "Chunks stored with other than --chunk-size tokens."),
+    "tokens_dropped_total": Kind("counter", "Chunks whose tokens were left out: too large, or too many."),
+    "consumer_failures_total": Kind("counter", "Batches and fences a consumer failed at.", ("consumer",)),
+    "fences_total": Kind("counter", "Times that an instance's memory was declared gone."),
+    "consumer_lag": Kind("gauge", "Records of the partition that are still to be read.", ("partition",)),
+    "consumer_position": Kind("gauge", "Next offset to be read of the partition.", ("partition",)),
+    "log_end": Kind("gauge", "Offset that the partition's next record will get.", ("partition",)),
+    "consumer_lag_seconds": Kind("gauge", "Age of the oldest record still to be read; absent while unknown."),
+    "event_age_seconds": Kind("histogram", "From the emitter's clock to the batch applied."),
+    "ready": Kind("gauge", "1 while the state is caught up with the stream, else 0."),
+    "directory_keys": Kind("gauge", "Keys with at least one placement."),
+    "directory_tombstones": Kind("gauge", "Deleted placements remembered against late batches."),
+    "directory_refused_total": Kind("counter", "Entries refused because the state was full."),
+    "directory_placements": Kind("gauge", "Placements by tier.", ("tier",)),
+    "directory_placement_bytes": Kind("gauge", "Reported bytes of the placements by tier.", ("tier",)),
+    "instance_placement_bytes": Kind(
+        "gauge", "Reported bytes of the placements; instance_id is empty for shared ones.",
+        ("instance_id", "tier", "backend"),
+    ),
+    "instance_capacity_bytes": Kind(
+        "gauge", "Declared size of a compartment, where one was declared.", ("instance_id", "tier", "backend")
+    ),
+    "state_capacity_used_ratio": Kind("gauge", "Part of --max-chunks that is in use."),
+    "blend_contents": Kind("gauge", "Distinct chunk contents indexed."),
+    "blend_claims": Kind("gauge", "Indexed chunks, counted once a namespace."),
+    "blend_lookup_seconds": Kind("histogram", "Time to match one query."),
+    "blend_matches_total": Kind("counter", "Chunks found in queries."),
+    "blend_hit_tokens_total": Kind("counter", "Tokens of queries that found chunks cover."),
+    "build_info": Kind("gauge", "1; the versions are the labels.", ("version", "python")),
+}  # fmt: skip
+"""Every metric by its name without the prefix. What a scrape shows and this table lacks does not exist."""
+
+LMCACHE_PLACEMENTS: Final = "lmcache_coordinator_key_directory_placements"
+LMCACHE_BYTES: Final = "lmcache_coordinator_key_directory_placement_bytes"
+
+
+class Histogram:
+    """Counts of values by upper bound; safe to feed from several threads."""
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self._bounds = tuple(bounds)
+        self._counts = [0] * (len(bounds) + 1)
+        self._sum = 0.0
+        self._lock = threading.Lock()
+
+    def observe(self, value: float) -> None:
+        """Count one value."""
+        index = bisect_left(self._bounds, value)
+        with self._lock:
+            self._counts[index] += 1
+            self._sum += value
+
+    def buckets(self) -> tuple[list[tuple[str, float]], float]:
+        """Cumulative counts by bound, as the text format has them, and the sum of all values."""
+        with self._lock:
+            counts, total = self._counts.copy(), self._sum
+        bounds = [*(repr(bound) for bound in self._bounds), "+Inf"]
+        running = 0
+        cumulative = []
+        for bound, count in zip(bounds, counts, strict=True):
+            running += count
+            cumulative.append((bound, float(running)))
+        return cumulative, total
+
+
+class Meter:
+    """A consumer of the stream that measures it: how old its events are when applied, how long its contents.
+
+    Attributes:
+        ages: from the emitter's clock to the batch applied, in seconds.
+        fitting: chunks whose content has the fleet's chunk size.
+        unfitting: chunks whose content has another length, and is not indexed.
+        unfitting_length: the length that one of these had last.
+        tokens_dropped: chunks whose content was left out by the decoder.
+    """
+
+    name = "meter"
+
+    def __init__(self, chunk_size: int, clock: Callable[[], float] = time.time) -> None:
+        self.ages = Histogram(AGE_BUCKETS)
+        self.fitting = self.unfitting = self.unfitting_length = self.tokens_dropped = 0
+        self._chunk_size = chunk_size
+        self._clock = clock
+
+    def consume(self, admission: Admission) -> None:
+        """Measure one batch; its age only if its emitter gave the time."""
+        batch = admission.batch
+        if batch.ts > 0:
+            self.ages.observe(max(0.0, self._clock() - batch.ts))
+        columns = batch.columns
+        self.tokens_dropped += columns.tokens_dropped
+        if len(columns.tokens):
+            lengths = np.diff(columns.token_starts)
+            fits = lengths == self._chunk_size
+            unfitting = lengths[~fits & (lengths > 0)]
+            self.fitting += int(np.count_nonzero(fits))
+            if len(unfitting):
+                self.unfitting += len(unfitting)
+                self.unfitting_length = int(unfitting[-1])
+
+    def chunk_size_in_doubt(self) -> bool:
+        """Whether more contents had another length than the fleet's chunk size than had it."""
+        return self.unfitting > self.fitting
+
+    def fence(self, instance_id: str) -> None:
+        """Nothing to drop."""
+
+    def settle(self, instance_id: str) -> None:
+        """Nothing to drop."""
+
+    def expire(self, before: float) -> None:
+        """Nothing to drop."""
+
+
+@dataclass(slots=True)
+class BlendMeter:
+    """What blend lookups found, and how long they took."""
+
+    seconds: Histogram = field(default_factory=lambda: Histogram(LOOKUP_BUCKETS))
+    matches: int = 0
+    hit_tokens: int = 0
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def observe(self, seconds: float, matches: int, hit_tokens: int) -> None:
+        """Count one lookup."""
+        self.seconds.observe(seconds)
+        with self._lock:
+            self.matches += matches
+            self.hit_tokens += hit_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """All that a scrape shows, as of one moment. `capacities` are (instance_id, tier, backend, bytes)."""
+
+    ready: bool
+    streams: list[StreamStatus]
+    counters: GateCounters
+    consumer_failures: dict[str, int]
+    sources: list[SourceStatus]
+    meter: Meter
+    stats: DirectoryStats
+    usage: list[Usage]
+    capacities: list[tuple[str, Tier, str, int]]
+    capacity_used: float
+    blend: BlendMeter
+
+
+class ServiceCollector(Collector):
+    """Spells a snapshot out; takes a new one at each scrape."""
+
+    def __init__(self, snapshot: Callable[[], Snapshot]) -> None:
+        self._snapshot = snapshot
+
+    def describe(self) -> Iterable[Metric]:
+        """The names, so that registering needs no snapshot."""
+        return [_family(name) for name in TABLE]
+
+    def collect(self) -> Iterator[Metric]:
+        """Every metric of the table, and LMCache's two gauges."""
+        taken = self._snapshot()
+        yield from _stream_metrics(taken)
+        yield from _ingest_metrics(taken)
+        yield from _source_metrics(taken.sources)
+        yield from _state_metrics(taken)
+        yield from _blend_metrics(taken)
+        yield _labelled("build_info", [((_version(), platform.python_version()), 1)])
+        yield from _lmcache_metrics(taken.stats)
+
+
+def make_registry(snapshot: Callable[[], Snapshot]) -> CollectorRegistry:
+    """A registry that shows one service, and nothing else."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(ServiceCollector(snapshot))
+    return registry
+
+
+def render(registry: CollectorRegistry, accept: str) -> tuple[bytes, str]:
+    """The scrape in the format that `accept` asks for, and its content type."""
+    encoder, content_type = choose_encoder(accept)
+    return encoder(registry), content_type
+
+
+Samples = Iterable[tuple[tuple[str, ...], float]]
+
+_FAMILIES: Final[dict[str, Callable[..., Metric]]] = {
+    "gauge": GaugeMetricFamily,
+    "counter": CounterMetricFamily,
+    "histogram": HistogramMetricFamily,
+}
+
+
+def _family(name: str) -> Metric:
+    kind = TABLE[name]
+    family: Metric = _FAMILIES[kind.type](PREFIX + name, kind.help, labels=kind.labels)
+    return family
+
+
+def _labelled(name: str, samples: Samples) -> Metric:
+    family = _family(name)
+    assert isinstance(family, (GaugeMetricFamily, CounterMetricFamily))
+    for labels, value in samples:
+        family.add_metric(list(labels), value)
+    return family
+
+
+def _plain(name: str, value: float) -> Metric:
+    return _labelled(name, [((), value)])
+
+
+def _histogram(name: str, histogram: Histogram) -> Metric:
+    family = _family(name)
+    assert isinstance(family, HistogramMetricFamily)
+    buckets, total = histogram.buckets()
+    family.add_metric([], buckets, total)
+    return family
+
+
+def _stream_metrics(taken: Snapshot) -> Iterator[Metric]:
+    streams = taken.streams
+    yield _labelled("gap_detected", (((s.instance_id,), float(s.gap_detected)) for s in streams))
+    yield _labelled("missing_batches", (((s.instance_id,), s.missing_batches) for s in streams))
+    yield _labelled("lost_batches", (((s.instance_id,), s.lost_batches) for s in streams))
+    yield _labelled("stream_conflict", (((s.instance_id,), float(s.conflict)) for s in streams))
+    yield _plain("gaps_total", taken.counters.gaps)
+    yield _plain("gaps_cleared_total", taken.counters.gaps_cleared)
+
+
+def _ingest_metrics(taken: Snapshot) -> Iterator[Metric]:
+    undecodable = sum(source.undecodable for source in taken.sources)
+    results = {**taken.counters.batches, "undecodable": undecodable}
+    yield _labelled("ingest_batches_total", (((result,), count) for result, count in results.items()))
+    yield _labelled(
+        "ingest_entries_total", (((kind,), count) for kind, count in taken.counters.entries.items())
+    )
+    failures = taken.consumer_failures.items()
+    yield _labelled("consumer_failures_total", (((name,), count) for name, count in failures))
+    yield _plain("fences_total", taken.counters.fences)
+    yield _plain("unfitting_chunks_total", taken.meter.unfitting)
+    yield _plain("tokens_dropped_total", taken.meter.tokens_dropped)
+    yield _histogram("event_age_seconds", taken.meter.ages)
+    yield _plain("ready", float(taken.ready))
+
+
+def _source_metrics(sources: list[SourceStatus]) -> Iterator[Metric]:
+    partitions = [partition for source in sources for partition in source.partitions]
+    yield _labelled("consumer_lag", (((str(p.partition),), p.lag) for p in partitions if p.lag is not None))
+    yield _labelled("consumer_position", (((str(p.partition),), p.position) for p in partitions))
+    yield _labelled("log_end", (((str(p.partition),), p.end) for p in partitions if p.end is not None))
+    lags = [source.lag_seconds for source in sources]
+    known = [lag for lag in lags if lag is not None]
+    yield _labelled("consumer_lag_seconds", [((), max(known))] if known and len(known) == len(lags) else [])
+
+
+def _state_metrics(taken: Snapshot) -> Iterator[Metric]:
+    stats = taken.stats
+    yield _plain("directory_keys", stats.num_keys)
+    yield _plain("directory_tombstones", stats.num_tombstones)
+    yield _plain("directory_refused_total", stats.refused)
+    yield _labelled("directory_placements", [(("l1",), stats.l1_count), (("l2",), stats.l2_count)])
+    yield _labelled(
+        "directory_placement_bytes", [(("l1",), stats.l1_size_bytes), (("l2",), stats.l2_size_bytes)]
+    )
+    held: dict[tuple[str, ...], float] = {}
+    for usage in taken.usage:
+        labels = (usage.instance_id, usage.tier.value, usage.backend)
+        held[labels] = held.get(labels, 0) + usage.size_bytes
+    yield _labelled("instance_placement_bytes", held.items())
+    yield _labelled(
+        "instance_capacity_bytes",
+        (((instance_id, tier.value, backend), size) for instance_id, tier, backend, size in taken.capacities),
+    )
+    yield _plain("state_capacity_used_ratio", taken.capacity_used)
+
+
+def _blend_metrics(taken: Snapshot) -> Iterator[Metric]:
+    yield _plain("blend_contents", taken.stats.blend.num_contents)
+    yield _plain("blend_claims", taken.stats.blend.num_claims)
+    yield _histogram("blend_lookup_seconds", taken.blend.seconds)
+    yield _plain("blend_matches_total", taken.blend.matches)
+    yield _plain("blend_hit_tokens_total", taken.blend.hit_tokens)
+
+
+def _lmcache_metrics(stats: DirectoryStats) -> Iterator[Metric]:
+    shown = (
+        (LMCACHE_PLACEMENTS, "Placements by tier, under LMCache's name.", stats.l1_count, stats.l2_count),
+        (
+            LMCACHE_BYTES,
+            "Reported bytes by tier, under LMCache's name.",
+            stats.l1_size_bytes,
+            stats.l2_size_bytes,
+        ),
+    )
+    for name, help, l1, l2 in shown:
+        family = GaugeMetricFamily(name, help, labels=["tier"])
+        family.add_metric(["l1"], l1)
+        family.add_metric(["l2"], l2)
+        yield family
+
+
+def _version() -> str:
+    try:
+        return version("blendstream")
+    except PackageNotFoundError:
+        return "unknown"

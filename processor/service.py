@@ -1,0 +1,262 @@
+"""One processor: builds the parts, runs them, and is all that `api` sees of them.
+
+    sources --> gate --> broadcaster --> directory, capacities, meter
+
+Start and stop are ordered: a source is the first to go, so that nothing is offered to parts that have
+stopped. Between them a thread keeps house once a second (ranges past their time, failed batches,
+tombstones). Everything here may be called from any thread, and answers from the state while the broker is
+away.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from processor.config import Config
+from processor.ingest import pieces
+from processor.ingest.broadcaster import Broadcaster
+from processor.ingest.decode import DecodeError, Decoder
+from processor.ingest.gate import EventGate, IngestSummary, LostRange, StreamStatus, UnknownStream
+from processor.ingest.http_source import HttpEventSource
+from processor.ingest.kafka_source import KafkaEventSource
+from processor.ingest.source import EventSource, SourceStatus
+from processor.metrics import BlendMeter, Meter, Snapshot, make_registry, render
+from processor.state.capacity import CapacityRegistry
+from processor.state.directory import DirectoryStats, KeyDirectory, KeyInfo, Match, default_max_chunks
+from producer.events import Namespace, ObjectKey, Tier
+
+__all__ = [
+    "Config",
+    "DecodeError",
+    "DirectoryStats",
+    "IngestSummary",
+    "KeyInfo",
+    "LostRange",
+    "Match",
+    "Service",
+    "StreamStatus",
+    "UnknownStream",
+    "pieces",
+]
+
+logger = logging.getLogger(__name__)
+
+HOUSEKEEPING_INTERVAL = 1.0
+"""Seconds from one round of housekeeping to the next."""
+
+
+class Service:
+    """A processor of one fleet's events.
+
+    Args:
+        config: its settings; valid by construction.
+        clock: seconds since the epoch.
+    """
+
+    def __init__(self, config: Config, *, clock: Callable[[], float] = time.time) -> None:
+        self.config = config
+        self._clock = clock
+        self._max_chunks = config.max_chunks or default_max_chunks()
+        self._directory = KeyDirectory(
+            chunk_size=config.chunk_size,
+            max_chunks=self._max_chunks,
+            enable_blend=config.enable_blend_lookup,
+            probe_stride=config.blend_probe_stride,
+        )
+        self._capacities = CapacityRegistry()
+        self._meter = Meter(config.chunk_size, clock)
+        self._blend = BlendMeter()
+        self._broadcaster = Broadcaster([self._directory, self._capacities, self._meter])
+        self._gate = EventGate(
+            self._broadcaster,
+            repair_window=config.repair_window,
+            clock=clock,
+            seekable=config.event_transport == "kafka",
+        )
+        self._push = HttpEventSource(self._gate, Decoder(config.chunk_size))
+        self._kafka = self._kafka_source() if config.event_transport == "kafka" else None
+        self._sources: list[EventSource] = [self._push] if config.push_enabled else []
+        if self._kafka is not None:
+            self._sources.append(self._kafka)
+        self._started = False
+        self._warned: list[str] = []
+        self._ending = threading.Event()
+        self._housekeeper = threading.Thread(target=self._keep_house, name="housekeeping", daemon=True)
+        self._registry = make_registry(self._snapshot)
+
+    def start(self) -> None:
+        """Begin to read events; returns at once, and `not_ready` tells how far it has come."""
+        self._housekeeper.start()
+        for source in self._sources:
+            source.start()
+        self._started = True
+
+    def stop(self) -> None:
+        """End reading and let go of everything. May be called twice, and without a start."""
+        self._started = False
+        for source in self._sources:
+            source.stop()
+        self._ending.set()
+        if self._housekeeper.is_alive():
+            self._housekeeper.join()
+
+    def push(self, body: bytes) -> IngestSummary:
+        """Offer the batches of one envelope, all or, if one breaks the contract, none.
+
+        Raises:
+            DecodeError: the envelope or one of its batches is malformed.
+        """
+        return self._push.ingest(body, self._clock())
+
+    def lookup(self, keys: Sequence[ObjectKey]) -> list[KeyInfo]:
+        """What is known of each key, in order."""
+        return self._directory.lookup(keys)
+
+    def expand_groups(self, keys: Sequence[ObjectKey]) -> list[ObjectKey]:
+        """Each key with its stored copies in other object groups, ascending by group."""
+        return self._directory.expand_groups(keys)
+
+    def list_keys(
+        self, tier: Tier | None, instance_id: str, backend: str, offset: int, limit: int
+    ) -> tuple[int, list[KeyInfo]]:
+        """How many keys have a matching placement, and one page of them; empty strings match all."""
+        return self._directory.list_keys(tier, instance_id, backend, offset, limit)
+
+    def match(self, tokens: NDArray[np.uint32], namespace: Namespace) -> list[Match]:
+        """The cached chunks in `tokens` that `namespace` may use, ascending by their place in the query."""
+        began = time.perf_counter()
+        matches = self._directory.match(tokens, namespace)
+        took = time.perf_counter() - began
+        self._blend.observe(took, len(matches), _covered(matches, self.config.chunk_size))
+        return matches
+
+    def stats(self) -> DirectoryStats:
+        """Counts of the directory and of the blend index."""
+        return self._directory.stats()
+
+    def streams(self, gap: bool | None = None) -> list[StreamStatus]:
+        """Every emitter's stream; with `gap`, only those that have one, or have none."""
+        return self._gate.streams(gap)
+
+    def stream(self, instance_id: str) -> StreamStatus:
+        """One emitter's stream.
+
+        Raises:
+            UnknownStream: nothing is known of the instance.
+        """
+        status = self._gate.stream(instance_id)
+        if status is None:
+            raise UnknownStream(instance_id)
+        return status
+
+    def accept_loss(
+        self, instance_id: str, incarnation: int | None, first: int | None, last: int | None
+    ) -> StreamStatus:
+        """Give up on missing batches and return the stream; what is `None` narrows nothing.
+
+        Raises:
+            UnknownStream: nothing is known of the instance.
+        """
+        logger.info("loss accepted for %s (incarnation %s, %s to %s)", instance_id, incarnation, first, last)
+        return self._gate.accept_loss(instance_id, incarnation, first, last)
+
+    def reset(self, instance_id: str) -> None:
+        """Fence an emitter, forget its cursor and let any incarnation in.
+
+        Raises:
+            UnknownStream: nothing is known of the instance.
+        """
+        self._gate.reset(instance_id)
+        logger.info("stream of %s reset", instance_id)
+
+    def drop_instance(self, instance_id: str) -> None:
+        """An instance left the fleet: its memory is gone, and records from before now no longer count."""
+        mark = self._kafka.end_offsets() if self._kafka is not None else None
+        if self._gate.drop_instance(instance_id, mark):
+            logger.info("instance %s departed", instance_id)
+        self._capacities.forget(instance_id)
+
+    def not_ready(self) -> list[str]:
+        """Why answers may lack what the stream has said already; empty once they do not."""
+        if not self._started:
+            return ["starting"]
+        return [reason for source in self._sources for reason in self._behind(source.status())]
+
+    def warnings(self) -> list[str]:
+        """What does not keep the service from being ready, but wants attention."""
+        found = []
+        if self._directory.capacity_used() >= 1.0:
+            found.append(f"the state is full (--max-chunks {self._max_chunks}): new keys are refused")
+        if self._meter.chunk_size_in_doubt():
+            found.append(
+                f"cache servers store chunks of {self._meter.unfitting_length} tokens, and --chunk-size is "
+                f"{self.config.chunk_size}: such chunks cannot be found by content, nor by tokens"
+            )
+        return found
+
+    def scrape(self, accept: str = "") -> tuple[bytes, str]:
+        """The metrics in the text format that `accept` asks for, and its content type."""
+        return render(self._registry, accept)
+
+    def _behind(self, status: SourceStatus) -> list[str]:
+        if status.error is not None:
+            return [f"{status.name}: {status.error}"]
+        if status.lag_seconds is None:
+            return [f"{status.name}: how far reading is behind is not known yet"]
+        if status.lag_seconds > self.config.max_lag:
+            behind = f"{status.lag_seconds:.1f} s behind the end, more than --max-lag {self.config.max_lag:g}"
+            return [f"{status.name}: {behind}"]
+        return []
+
+    def _keep_house(self) -> None:
+        while not self._ending.wait(HOUSEKEEPING_INTERVAL):
+            try:
+                watermark = min((source.watermark() for source in self._sources), default=0.0)
+                self._gate.tick(self._clock(), watermark, self.config.clock_skew)
+                self._log_new(self.warnings())
+            except Exception:
+                # One bad round must not end all the later ones.
+                logger.exception("housekeeping failed")
+
+    def _log_new(self, warnings: list[str]) -> None:
+        for warning in warnings:
+            if warning not in self._warned:
+                logger.warning(warning)
+        self._warned = warnings
+
+    def _snapshot(self) -> Snapshot:
+        return Snapshot(
+            ready=not self.not_ready(),
+            streams=self._gate.streams(),
+            counters=self._gate.counters(),
+            consumer_failures=dict(self._broadcaster.failures),
+            sources=[source.status() for source in self._sources],
+            meter=self._meter,
+            stats=self._directory.stats(),
+            usage=self._directory.usage(),
+            capacities=[
+                (instance_id, capacity.tier, capacity.backend, capacity.capacity_bytes)
+                for instance_id, declared in self._capacities.get_all().items()
+                for capacity in declared
+            ],
+            capacity_used=self._directory.capacity_used(),
+            blend=self._blend,
+        )
+
+    def _kafka_source(self) -> KafkaEventSource:
+        return KafkaEventSource()
+
+
+def _covered(matches: Sequence[Match], chunk_size: int) -> int:
+    """How many tokens of a query its matches cover; where they overlap, once."""
+    covered = end = 0
+    for match in matches:
+        covered += match.cur_st + chunk_size - max(end, match.cur_st)
+        end = match.cur_st + chunk_size
+    return covered
