@@ -45,7 +45,6 @@ def serving(kind: str) -> Iterator[tuple[subprocess.Popen[str], int]]:
         pytest.param("embedded", signal.SIGINT, marks=pytest.mark.needs("embedded")),
         pytest.param("embedded", signal.SIGTERM, marks=pytest.mark.needs("embedded")),
         pytest.param("kafka", signal.SIGTERM, marks=pytest.mark.needs("java")),
-        pytest.param("docker", signal.SIGTERM, marks=pytest.mark.needs("docker")),
     ],
 )
 def test_a_signal_ends_the_broker_and_the_command_with_status_0(
