@@ -6,7 +6,7 @@ import os
 
 from hypothesis import HealthCheck, settings
 
-PROFILES = {"ci": (40, 30), "long": (2000, 80)}
+PROFILES = {"ci": (100, 30), "long": (2000, 80)}
 """Examples a test, and steps an example of a state machine."""
 
 for name, (examples, steps) in PROFILES.items():

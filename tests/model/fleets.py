@@ -54,16 +54,18 @@ class Telling:
 def histories(draw: st.DrawFn, telling: Telling, max_batches: int = 14) -> list[CacheEventBatch]:
     """What a fleet did; the emitters' clocks agree and rise from one batch to the next."""
     content = {chunk: draw(contents) for chunk in CHUNKS}
+    pool = draw(st.lists(keys, min_size=1, max_size=4, unique=True))
+    backends = BACKENDS[: draw(st.integers(1, 2))]
     streams = dict.fromkeys(INSTANCES[: draw(st.integers(1, 3))], (1, 0))
     history = []
     for index in range(draw(st.integers(1, max_batches))):
         instance = draw(st.sampled_from(sorted(streams)))
         incarnation, seq = streams[instance]
-        if seq and draw(st.integers(0, 5)) == 0:
+        if seq and draw(st.integers(0, 7)) == 7:
             incarnation, seq = incarnation + 1, 0
         streams[instance] = incarnation, seq + 1
         entries = []
-        for key in draw(st.lists(keys, max_size=3)):
+        for key in draw(st.lists(st.sampled_from(pool), min_size=1, max_size=3)):
             said = telling.always or draw(st.booleans())
             placed = telling.always or draw(st.integers(0, 3)) > 0
             entries.append(
@@ -76,7 +78,7 @@ def histories(draw: st.DrawFn, telling: Telling, max_batches: int = 14) -> list[
             )
         kind = draw(st.sampled_from((EventType.STORE, EventType.STORE, EventType.DELETE, EventType.ACCESS)))
         tier, shared = draw(st.sampled_from(tuple(Tier))), draw(st.booleans())
-        backend = draw(st.sampled_from(BACKENDS))
+        backend = draw(st.sampled_from(backends))
         ts = 1000.0 + index
         history.append(
             CacheEventBatch(
