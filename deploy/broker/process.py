@@ -1,7 +1,8 @@
 """A broker that is a child process with a folder of its own and one log file in it.
 
 The child gets a session of its own, so that Ctrl-C in a terminal reaches only us and the broker is stopped in
-order. It is stopped at the latest when the interpreter ends.
+order. It does not outlive us: it is stopped when the interpreter ends, and where that is killed, the kernel
+sends the child SIGTERM (on Linux, through `setpriv`).
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ import signal
 import subprocess
 import tempfile
 from abc import abstractmethod
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from pathlib import Path
 from typing import IO
 
@@ -21,6 +24,19 @@ from deploy.broker.broker import STOP_TIMEOUT, Broker, BrokerError, FolderInUse
 
 LAST_LINES = 15
 ALARMS = (" ERROR ", " FATAL ", "Exception")
+
+# To the kernel a child's parent is the thread that started it: one that lasts as long as we do starts them all.
+SPAWNER = ThreadPoolExecutor(1, "broker-spawner")
+
+
+@cache
+def tether() -> list[str]:
+    """What goes before a command to have it sent SIGTERM when its parent ends; nothing without `setpriv`."""
+    command = ["setpriv", "--pdeathsig", "TERM", "--"]
+    if shutil.which(command[0]) is None:
+        return []
+    works = subprocess.run([*command, "true"], capture_output=True, check=False).returncode == 0
+    return command if works else []
 
 
 class ProcessBroker(Broker):
@@ -56,16 +72,19 @@ class ProcessBroker(Broker):
         except OSError as error:
             raise BrokerError(f"no data folder can be made at {self.folder}: {error.strerror}") from error
         with self._locked_folder() as lock, self.log.open("ab") as log:
-            command = self._command()
+            command = [*tether(), *self._command()]
             self._logged_before = log.tell()
-            self._process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-                pass_fds=[lock.fileno()],
-            )
+            SPAWNER.submit(self._spawn, command, log, lock).result()
+
+    def _spawn(self, command: list[str], log: IO[bytes], lock: IO[bytes]) -> None:
+        self._process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+            pass_fds=[lock.fileno()],
+        )
 
     def _locked_folder(self) -> IO[bytes]:
         """The folder's lock; the child inherits it and holds it while it lives, whoever else ends."""

@@ -8,11 +8,13 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from deploy.broker import EmbeddedBroker
 from deploy.broker.broker import port_is_free
 from tests.waiting import wait_for
 
@@ -60,11 +62,27 @@ def test_a_signal_ends_the_broker_and_the_command_with_status_0(
 
 
 @pytest.mark.needs("embedded")
+def test_a_command_that_is_killed_takes_its_broker_along() -> None:
+    with serving("embedded") as (process, port):
+        process.kill()
+        wait_for(lambda: port_is_free(port), timeout=20, what="the end of the broker")
+
+
+@pytest.mark.needs("embedded")
+def test_a_broker_outlives_the_thread_that_started_it() -> None:
+    broker = EmbeddedBroker()
+    with ThreadPoolExecutor(1) as executor:
+        executor.submit(broker.start).result()
+    with broker:
+        assert broker.alive()
+
+
+@pytest.mark.needs("embedded")
 def test_the_command_fails_when_its_broker_ends_by_itself() -> None:
     with serving("embedded") as (process, _):
-        children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-        assert len(children) == 1
-        os.kill(int(children[0]), signal.SIGKILL)
+        tasks = Path(f"/proc/{process.pid}/task").iterdir()
+        (child,) = (int(pid) for task in tasks for pid in (task / "children").read_text().split())
+        os.kill(child, signal.SIGKILL)
         wait_for(lambda: process.poll() is not None, what="the end of the command")
         assert process.returncode != 0
         assert "the embedded broker ended by itself" in process.communicate()[1]
