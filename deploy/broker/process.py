@@ -25,7 +25,7 @@ from deploy.broker.broker import STOP_TIMEOUT, Broker, BrokerError, FolderInUse
 LAST_LINES = 15
 ALARMS = (" ERROR ", " FATAL ", "Exception")
 
-# To the kernel a child's parent is the thread that started it: one that lasts as long as we do starts them all.
+# To the kernel a child's parent is the thread that started it: one that lasts as we do starts them all.
 SPAWNER = ThreadPoolExecutor(1, "broker-spawner")
 
 
