@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -96,7 +97,7 @@ class KafkaSink:
                 self._produce(batch)
             except (BufferError, KafkaException, ValueError) as error:
                 refused, cause = refused + 1, error
-            self._producer.poll(0)
+            self._serve()
         if cause is not None:
             with self._lock:
                 self._dropped += refused
@@ -106,38 +107,59 @@ class KafkaSink:
 
     def flush(self, timeout: float) -> bool:
         """Wait at most `timeout` seconds until the broker has answered for every record."""
-        return int(self._producer.flush(timeout)) == 0
+        try:
+            return int(self._producer.flush(timeout)) == 0
+        except KafkaException as error:
+            self._replace(error)
+            return False
 
     def close(self) -> None:
         """Wait a few seconds for records still queued; what remains is dropped, counted and logged."""
-        if self._closed:
-            return
-        self._closed = True
-        self._retire()
+        if not self._closed:
+            self._closed = True
+            self._retire(CLOSE_TIMEOUT)
 
     def _produce(self, batch: CacheEventBatch) -> None:
         value = envelope((encode_batch(batch, self._wire),))
-        key = batch.instance_id.encode()
         try:
-            self._producer.produce(
-                self._topic, value, key, partition=self._partition, on_delivery=self._on_delivery
-            )
+            self._queue(batch.instance_id, value)
         except KafkaException as error:
             if error.args[0].code() != KafkaError._FATAL:
                 raise
-            # librdkafka ends an idempotent producer for good when it can no longer vouch for the order, as
-            # after a topic was made anew. The hole is shown to the reader; the stream must go on.
-            logger.error("the producer of topic %r failed for good, starting another: %s", self._topic, error)
-            self._retire(timeout=0.0)
-            self._producer = self._new_producer()
-            self._producer.produce(
-                self._topic, value, key, partition=self._partition, on_delivery=self._on_delivery
-            )
+            self._replace(error)
+            self._queue(batch.instance_id, value)
 
-    def _retire(self, timeout: float = CLOSE_TIMEOUT) -> None:
-        if self._producer.flush(timeout):
+    def _queue(self, instance_id: str, value: bytes) -> None:
+        self._producer.produce(
+            self._topic,
+            value,
+            instance_id.encode(),
+            partition=self._partition,
+            on_delivery=self._on_delivery,
+        )
+
+    def _serve(self) -> None:
+        try:
+            self._producer.poll(0)
+        except KafkaException as error:
+            self._replace(error)
+
+    def _replace(self, error: KafkaException) -> None:
+        # librdkafka ends an idempotent producer for good once it cannot vouch for the order any more. What
+        # was lost shows to readers as a hole; the stream has to go on.
+        logger.error("the producer of topic %r failed for good, starting another: %s", self._topic, error)
+        self._retire(0.0)
+        self._producer = self._new_producer()
+
+    def _retire(self, timeout: float) -> None:
+        try:
+            left = self._producer.flush(timeout)
+        except KafkaException:  # a fatal error, in place of a result
+            left = len(self._producer)
+        if left:
             self._producer.purge()
-            self._producer.flush(1.0)  # runs the callbacks of what was purged
+            with suppress(KafkaException):
+                self._producer.flush(1.0)  # runs the callbacks of what was purged
 
     def _on_delivery(self, error: KafkaError | None, message: Message) -> None:
         with self._lock:
@@ -152,7 +174,7 @@ class KafkaSink:
 
     def _new_producer(self) -> Producer:
         try:
-            return Producer(dict(self._settings))
+            return Producer(dict(self._settings), logger=logger)
         except KafkaException as error:
             raise ValueError(f"librdkafka refuses the settings: {error.args[0].str()}") from error
 

@@ -8,11 +8,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
+from typing import Final
 
 from producer.events import CacheEventBatch
 from producer.sinks.protocol import PublishError
 from producer.wire import Wire, WireError, decode_batch, encode_batch
+
+_BLOCK: Final = 64 * 1024  # bytes
 
 
 class TraceError(ValueError):
@@ -26,7 +30,7 @@ class TraceSink:
         self._path = path
         self._wire = wire
         _drop_torn_line(path)
-        self._file = path.open("ab")
+        self._file = path.open("ab", buffering=0)
 
     @property
     def wires(self) -> frozenset[Wire]:
@@ -51,18 +55,22 @@ class TraceSink:
 
     def close(self) -> None:
         """Bring the file to disk and close it."""
-        if not self._file.closed:
+        if self._file.closed:
+            return
+        try:
             os.fsync(self._file.fileno())
+        finally:
             self._file.close()
 
     def _append(self, lines: bytes) -> None:
         end = os.fstat(self._file.fileno()).st_size
         try:
-            self._file.write(lines)
-            self._file.flush()
+            if self._file.write(lines) != len(lines):
+                raise OSError("the disk is full")
         except OSError:
             # Half a line in the middle would spoil the file for its reader.
-            os.ftruncate(self._file.fileno(), end)
+            with suppress(OSError):
+                os.ftruncate(self._file.fileno(), end)
             raise
 
 
@@ -83,11 +91,16 @@ def read_trace(path: Path) -> Iterator[CacheEventBatch]:
 
 
 def _drop_torn_line(path: Path) -> None:
-    if not path.exists():
+    if not path.is_file():
         return
     with path.open("r+b") as file:
-        whole = 0
-        for line in file:
-            if line.endswith(b"\n"):
-                whole += len(line)
-        file.truncate(whole)
+        end = file.seek(0, os.SEEK_END)
+        while end > 0:
+            start = max(0, end - _BLOCK)
+            file.seek(start)
+            newline = file.read(end - start).rfind(b"\n")
+            if newline >= 0:
+                file.truncate(start + newline + 1)
+                return
+            end = start
+        file.truncate(0)
