@@ -324,6 +324,7 @@ class EventGate:
             repaired=repaired,
             l1_void=batch.incarnation != cursor.incarnation,
             keep_tombstones=cursor.ranges.open > 0,
+            keep_contents=repaired or cursor.ranges.open > 0 or self._open_streams > 0,
         )
         failed = self._broadcaster.broadcast(admission, None if owed is None else owed.consumers)
         if owed is None:

@@ -1,0 +1,95 @@
+"""Records that cannot be decoded: counted, told of, and copied to a topic of their own if there is one.
+
+Their place in the stream shows up as a gap, so nothing is lost in silence; what is kept here is for whoever
+has to find out why.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
+
+logger = logging.getLogger(__name__)
+
+LOG_INTERVAL = 60.0
+"""Seconds between two log lines about one emitter."""
+MAX_LOGGED = 4096
+"""Emitters whose last log line is remembered."""
+FLUSH_TIMEOUT = 2.0
+"""Seconds that `close` waits for copies under way."""
+
+
+class DeadLetters:
+    """Keeps account of undecodable records.
+
+    Args:
+        topic: where they are copied, with their key and with headers that say why; nowhere if empty.
+        settings: of the producer, as librdkafka takes them.
+
+    Attributes:
+        count: records so far.
+        lost: copies that could not be delivered.
+    """
+
+    def __init__(
+        self, topic: str, settings: Mapping[str, Any], *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.count = 0
+        self.lost = 0
+        self._topic = topic
+        self._clock = clock
+        self._logged: dict[bytes, float] = {}
+        self._producer = Producer({**settings, "error_cb": _log_error}, logger=logger) if topic else None
+
+    def add(self, message: Message, reason: str) -> None:
+        """Count a record, log it unless its emitter was logged within the minute, and copy it."""
+        self.count += 1
+        key = message.key() or b""
+        now = self._clock()
+        if now - self._logged.get(key, -LOG_INTERVAL) >= LOG_INTERVAL:
+            if len(self._logged) >= MAX_LOGGED:
+                self._logged.clear()
+            self._logged[key] = now
+            place = f"{message.topic()}[{message.partition()}]@{message.offset()}"
+            logger.warning(
+                "skipped the record %s of %r, which cannot be decoded: %s", place, key[:200], reason
+            )
+        if self._producer is not None:
+            self._copy(self._producer, message, reason)
+
+    def close(self) -> None:
+        """Wait a moment for copies under way."""
+        if self._producer is not None:
+            self.lost += self._producer.flush(FLUSH_TIMEOUT)
+
+    def _copy(self, producer: Producer, message: Message, reason: str) -> None:
+        headers: list[tuple[str, str | bytes | None]] = [
+            ("blendstream.reason", reason.encode("utf-8", "replace")[:1000]),
+            ("blendstream.topic", str(message.topic()).encode()),
+            ("blendstream.partition", str(message.partition()).encode()),
+            ("blendstream.offset", str(message.offset()).encode()),
+        ]
+        try:
+            producer.produce(
+                self._topic, message.value(), message.key(), headers=headers, on_delivery=self._delivered
+            )
+        except (BufferError, KafkaException) as error:
+            self._note_lost(str(error))
+        producer.poll(0)
+
+    def _delivered(self, error: KafkaError | None, message: Message) -> None:
+        if error is not None:
+            self._note_lost(error.str())
+
+    def _note_lost(self, reason: str) -> None:
+        self.lost += 1
+        if self.lost == 1:
+            logger.warning("topic %r did not take a dead letter: %s", self._topic, reason)
+
+
+def _log_error(error: KafkaError) -> None:
+    logger.warning("the producer of dead letters reports: %s", error)

@@ -1,0 +1,383 @@
+"""Events from a Kafka topic: every partition, in order, from where the state stands, for as long as it runs.
+
+All partitions are assigned by hand, since every replica needs the whole fleet and none may be rebalanced
+away. One thread reads, decodes and offers; it survives whatever the broker does and says so in its status.
+The position of a partition advances with reading, also past records that cannot be decoded or that the gate
+drops. Nothing is committed here, and nothing depends on what is committed.
+
+A position that the broker no longer holds, or not yet, is an event to handle and not a reason to skip
+quietly (`auto.offset.reset=error`): the emitters of that partition may have lost what came next, and are
+told so to the gate.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from confluent_kafka import (
+    TIMESTAMP_NOT_AVAILABLE,
+    Consumer,
+    KafkaError,
+    KafkaException,
+    Message,
+    TopicPartition,
+)
+
+from processor.batch import EventBatch
+from processor.ingest.dead_letters import DeadLetters
+from processor.ingest.decode import DecodeError, Decoder
+from processor.ingest.gate import EventGate
+from processor.ingest.kafka_topic import TopicError, TopicInspector
+from processor.ingest.offsets import OffsetIndex
+from processor.ingest.progress import PartitionProgress, lag_seconds, watermark
+from processor.ingest.source import Mark, Position, ReplayCapability, SourceStatus
+
+logger = logging.getLogger(__name__)
+
+POLL_TIMEOUT = 0.2
+"""Seconds that one wait for a message takes at most, and so that a stop waits."""
+REQUEST_TIMEOUT = 3.0
+"""Seconds until a question to the broker counts as unanswered."""
+REFRESH_INTERVAL = 10.0
+"""Seconds from one look at the topic's partitions to the next."""
+END_INTERVAL = 0.2
+"""Seconds from one look at the ends that the broker has sent along to the next."""
+RETRY_INTERVAL = 1.0
+"""Seconds from one attempt to reach the broker or the topic to the next."""
+DRAIN_RECORDS = 500
+"""Records taken in one call behind the first."""
+DRAIN_BYTES = 1_000_000
+"""Bytes that such a call should take at most: it copies them while it holds the GIL."""
+LOG_INTERVAL = 60.0
+"""Seconds between two log lines about one and the same trouble."""
+
+_GUARANTEES: Mapping[str, Any] = {
+    "enable.auto.commit": False,
+    "enable.auto.offset.store": False,
+    "auto.offset.reset": "error",
+    "enable.partition.eof": True,
+}
+"""What no properties file may change: the loop below rests on it."""
+_DEFAULTS: Mapping[str, Any] = {
+    "client.id": "blendstream",
+    "fetch.queue.backoff.ms": 10,
+    "topic.metadata.refresh.interval.ms": 10_000,
+}
+_GONE = frozenset(
+    {
+        KafkaError.UNKNOWN_TOPIC_OR_PART,
+        KafkaError._UNKNOWN_TOPIC,
+        KafkaError._UNKNOWN_PARTITION,
+        KafkaError._FATAL,
+    }
+)
+"""Errors after which the consumer has to begin anew."""
+
+
+@dataclass(frozen=True, slots=True)
+class KafkaSettings:
+    """Where the events are, and how to get at them.
+
+    Attributes:
+        bootstrap_servers: `host:port`, several separated by commas.
+        group_id: what lag tools know this processor by; it joins no group.
+        properties: further settings of librdkafka, such as those of TLS and SASL.
+        dead_letter_topic: where undecodable records are copied; nowhere if empty.
+        repair_window: seconds for which the log should keep records at least.
+    """
+
+    bootstrap_servers: str
+    topic: str
+    group_id: str = "blendstream"
+    properties: Mapping[str, str] = field(default_factory=dict)
+    dead_letter_topic: str = ""
+    repair_window: float = 3600.0
+
+
+class KafkaEventSource:
+    """Reads a topic on a thread of its own and offers what it reads to the gate.
+
+    Args:
+        positions: where to begin, by partition; at the earliest offset where a partition is not named.
+        clock: seconds since the epoch.
+
+    Attributes:
+        offsets: where the emitters' batches stand in the log.
+    """
+
+    def __init__(
+        self,
+        gate: EventGate,
+        decoder: Decoder,
+        settings: KafkaSettings,
+        *,
+        positions: Mark | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.offsets = OffsetIndex()
+        self._gate = gate
+        self._decoder = decoder
+        self._settings = settings
+        self._clock = clock
+        self._start_positions = dict(positions or {})
+        self._partitions: dict[int, PartitionProgress] = {}
+        self._connection: dict[str, Any] = {
+            **settings.properties,
+            "bootstrap.servers": settings.bootstrap_servers,
+        }
+        self._topic: TopicInspector | None = None
+        self._dead_letters: DeadLetters | None = None
+        self._trouble: str | None = f"topic {settings.topic!r} has not been reached yet"
+        self._logged: tuple[str, float] = ("", float("-inf"))
+        self._record_bytes = 1000.0
+        self._ending = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="kafka-source", daemon=True)
+
+    def start(self) -> None:
+        """Begin to read.
+
+        Raises:
+            ValueError: librdkafka refuses a setting.
+        """
+        try:
+            consumer = self._new_consumer()
+            self._topic = TopicInspector(
+                self._connection,
+                self._settings.topic,
+                self._settings.group_id,
+                self._settings.repair_window,
+            )
+            self._dead_letters = DeadLetters(self._settings.dead_letter_topic, self._connection)
+        except KafkaException as error:
+            raise ValueError(f"librdkafka refuses the settings: {error.args[0].str()}") from error
+        consumer.close()
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End reading; when this returns, nothing more is offered to the gate."""
+        self._ending.set()
+        if self._thread.is_alive():
+            self._thread.join()
+        if self._dead_letters is not None:
+            self._dead_letters.close()
+
+    def status(self) -> SourceStatus:
+        """How far reading has come, and why it does not go on if it does not."""
+        partitions = self._progress()
+        trouble = self._trouble
+        lag = None if trouble is not None else lag_seconds(partitions, self._clock())
+        return SourceStatus(
+            name="kafka",
+            capability=ReplayCapability.SEEKABLE,
+            partitions=[partition.status() for partition in partitions],
+            lag_seconds=lag,
+            caught_up=trouble is None and bool(partitions) and all(p.lag == 0 for p in partitions),
+            error=trouble,
+            undecodable=self._dead_letters.count if self._dead_letters else 0,
+        )
+
+    def watermark(self) -> float:
+        """The time in seconds up to which every partition has been read; 0 while unknown."""
+        return watermark(self._progress(), self._clock(), self._trouble is None)
+
+    def positions(self) -> dict[int, int]:
+        """The next offset to read of every partition."""
+        return {partition.partition: partition.position for partition in self._progress()}
+
+    def end_offsets(self) -> dict[int, int]:
+        """The end of every partition at this moment, or as last heard of if the broker does not answer."""
+        known = {p.partition: max(p.position, p.end or 0) for p in self._progress()}
+        if self._topic is None or self._trouble is not None:
+            return known
+        try:
+            for partition, at_least in list(known.items()):
+                known[partition] = max(at_least, self._topic.bounds(partition, REQUEST_TIMEOUT)[1])
+        except (KafkaException, TopicError, RuntimeError) as error:
+            logger.warning("the ends of topic %r are not known exactly: %s", self._settings.topic, error)
+        return known
+
+    def _progress(self) -> list[PartitionProgress]:
+        return [progress for _, progress in sorted(self._partitions.copy().items())]
+
+    def _run(self) -> None:
+        while not self._ending.is_set():
+            try:
+                self._read()
+            except KafkaException as error:
+                self._note_trouble(error.args[0].str())
+            except TopicError as error:
+                self._note_trouble(str(error))
+            except Exception as error:
+                self._note_trouble(f"reading failed: {error!r}")
+                logger.exception("reading topic %r failed, beginning anew", self._settings.topic)
+            self._ending.wait(RETRY_INTERVAL)
+
+    def _read(self) -> None:
+        """Read with one consumer until the end, or until something makes another one necessary."""
+        consumer = self._new_consumer()
+        try:
+            self._assign(consumer, self._find_partitions())
+            refresh = time.monotonic() + REFRESH_INTERVAL
+            look = 0.0
+            while not self._ending.is_set():
+                message = consumer.poll(POLL_TIMEOUT)
+                if message is not None:
+                    self._take(consumer, message)
+                    for further in consumer.consume(self._drain_size(), timeout=0):
+                        self._take(consumer, further)
+                now = time.monotonic()
+                if now >= look:
+                    self._refresh_ends(consumer)
+                    look = now + END_INTERVAL
+                if self._trouble:
+                    refresh = min(refresh, now + RETRY_INTERVAL)
+                if now >= refresh:
+                    self._notice_new_partitions(consumer)
+                    refresh = time.monotonic() + REFRESH_INTERVAL
+        finally:
+            consumer.close()
+
+    def _new_consumer(self) -> Consumer:
+        settings = {**_DEFAULTS, **self._connection, **_GUARANTEES, "group.id": self._settings.group_id}
+        return Consumer({**settings, "error_cb": self._on_error}, logger=logger)
+
+    def _on_error(self, error: KafkaError) -> None:
+        if error.code() == KafkaError._ALL_BROKERS_DOWN:
+            self._note_trouble(f"no broker of {self._settings.bootstrap_servers} can be reached")
+        else:
+            logger.debug("the consumer reports: %s", error)
+
+    def _find_partitions(self) -> list[int]:
+        assert self._topic is not None
+        partitions = self._topic.partitions(REQUEST_TIMEOUT)
+        if not partitions:
+            if self._partitions:
+                # If it comes back, it is another log.
+                for partition in self._partitions:
+                    self._gate.lose_tails(partition)
+                self._partitions = {}
+            raise TopicError(f"topic {self._settings.topic!r} does not exist; waiting for it")
+        self._topic.check(REQUEST_TIMEOUT)
+        return partitions
+
+    def _notice_new_partitions(self, consumer: Consumer) -> None:
+        try:
+            found = self._find_partitions()
+        except KafkaException as error:
+            self._note_trouble(error.args[0].str())
+            return
+        self._trouble = None
+        new = sorted(set(found) - set(self._partitions))
+        if new:
+            logger.info("topic %r has new partitions: %s", self._settings.topic, new)
+            self._assign(consumer, found)
+
+    def _assign(self, consumer: Consumer, partitions: list[int]) -> None:
+        """Assign all partitions: known ones where they stand, others at their start."""
+        assert self._topic is not None
+        for partition in partitions:
+            if partition not in self._partitions:
+                low, high = self._topic.bounds(partition, REQUEST_TIMEOUT)
+                position = self._start_positions.get(partition, low)
+                self._partitions[partition] = PartitionProgress(partition, position, high)
+        consumer.assign(
+            [TopicPartition(self._settings.topic, p.partition, p.position) for p in self._progress()]
+        )
+        self._trouble = None
+
+    def _refresh_ends(self, consumer: Consumer) -> None:
+        for progress in self._partitions.values():
+            asked = TopicPartition(self._settings.topic, progress.partition)
+            bounds = consumer.get_watermark_offsets(asked, cached=True)
+            if bounds is not None and bounds[1] >= 0:
+                progress.end = max(bounds[1], progress.position)
+
+    def _drain_size(self) -> int:
+        return max(1, min(DRAIN_RECORDS, int(DRAIN_BYTES / self._record_bytes)))
+
+    def _take(self, consumer: Consumer, message: Message) -> None:
+        error = message.error()
+        if error is not None:
+            self._take_error(consumer, message, error)
+            return
+        position = _position(message)
+        progress = self._partitions.get(position.partition)
+        if progress is None or position.offset < progress.position:
+            return  # left over from before an assignment
+        kind, milliseconds = message.timestamp()
+        record_time = self._clock() if kind == TIMESTAMP_NOT_AVAILABLE else milliseconds / 1000
+        self._record_bytes += (len(message.value() or b"") - self._record_bytes) / 16
+        self._ingest(message, position, record_time)
+        progress.position = position.offset + 1
+        progress.read_time = record_time
+        self._trouble = None
+
+    def _take_error(self, consumer: Consumer, message: Message, error: KafkaError) -> None:
+        position = _position(message)
+        progress = self._partitions.get(position.partition)
+        if error.code() == KafkaError._PARTITION_EOF:
+            if progress is not None and position.offset >= progress.position:
+                progress.position = progress.end = position.offset
+            self._trouble = None
+        elif error.code() == KafkaError._AUTO_OFFSET_RESET and progress is not None:
+            self._position_lost(consumer, progress, error)
+        elif error.code() in _GONE:
+            raise KafkaException(error)
+        else:
+            self._note_trouble(error.str())
+
+    def _position_lost(self, consumer: Consumer, progress: PartitionProgress, error: KafkaError) -> None:
+        assert self._topic is not None
+        low, high = self._topic.bounds(progress.partition, REQUEST_TIMEOUT)
+        logger.warning(
+            "%s[%d]: the log does not hold position %d (%s); reading on from %d",
+            self._settings.topic, progress.partition, progress.position, error.str(), low,
+        )  # fmt: skip
+        self._gate.lose_tails(progress.partition)
+        progress.position, progress.end = low, high
+        self._assign(consumer, list(self._partitions))
+
+    def _ingest(self, message: Message, position: Position, record_time: float) -> None:
+        assert self._dead_letters is not None
+        try:
+            batches = self._decoder.decode(message.value() or b"", record_time=record_time)
+            _check_owner(batches, message.key())
+        except DecodeError as error:
+            self._dead_letters.add(message, str(error))
+            return
+        except Exception as error:
+            logger.exception("decoding failed in a way that it should not")
+            self._dead_letters.add(message, repr(error))
+            return
+        self._gate.offer_all(batches, position)
+        if batches:
+            last = batches[-1]
+            self.offsets.note(last.instance_id, last.incarnation, last.seq, position)
+
+    def _note_trouble(self, what: str) -> None:
+        self._trouble = what
+        known, logged = self._logged
+        if what != known or time.monotonic() - logged >= LOG_INTERVAL:
+            self._logged = (what, time.monotonic())
+            logger.warning("topic %r cannot be read: %s", self._settings.topic, what)
+
+
+def _position(message: Message) -> Position:
+    partition, offset = message.partition(), message.offset()
+    return Position(-1 if partition is None else partition, -1 if offset is None else offset)
+
+
+def _check_owner(batches: list[EventBatch], key: bytes | None) -> None:
+    """All batches of a record are of one emitter, the one that its key names if it has one."""
+    for index, batch in enumerate(batches):
+        if batch.instance_id != batches[0].instance_id:
+            reason = f"must be that of the record's other batches, {batches[0].instance_id!r}"
+            raise DecodeError(("batches", index, "instance_id"), f"{reason}, got {batch.instance_id!r}")
+    if batches and key is not None and key != batches[0].instance_id.encode():
+        reason = f"must be the record's key, {key[:200]!r}"
+        raise DecodeError(("batches", 0, "instance_id"), f"{reason}, got {batches[0].instance_id!r}")

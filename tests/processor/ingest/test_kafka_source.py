@@ -1,0 +1,378 @@
+"""The Kafka source on real brokers: order, positions, what cannot be read, what a broker may do to a log."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewPartitions
+
+from deploy.broker import create_topic, delete_topic
+from processor.ingest import kafka_source
+from processor.ingest.broadcaster import Broadcaster
+from processor.ingest.decode import Decoder
+from processor.ingest.gate import EventGate, StreamStatus
+from processor.ingest.kafka_source import KafkaEventSource, KafkaSettings
+from processor.ingest.ranges import LossReason
+from producer.events import CacheEventBatch, CacheEventEntry, EventType, ObjectKey, Tier
+from producer.wire import encode_columns, encode_rows
+from tests.brokers import RunningBroker
+from tests.processor.ingest.recorder import Recorder
+from tests.waiting import wait_for
+
+NOWHERE = "127.0.0.1:1"
+"""A port that nobody listens on."""
+
+
+class Reader:
+    """A source with a gate and a recorder behind it."""
+
+    def __init__(self, bootstrap: str, topic: str, **settings: Any) -> None:
+        positions = settings.pop("positions", None)
+        self.recorder = Recorder()
+        self.gate = EventGate(Broadcaster([self.recorder]))
+        self.source = KafkaEventSource(
+            self.gate, Decoder(256), KafkaSettings(bootstrap, topic, **settings), positions=positions
+        )
+        self.source.start()
+
+    def wait_for_end(self, records: int) -> None:
+        """Until so many records were read and none is left."""
+
+        def read() -> bool:
+            status = self.source.status()
+            return status.caught_up and sum(p.position for p in status.partitions) >= records
+
+        wait_for(read, 20, f"{records} records read, status {self.source.status()}")
+
+    def stream(self, instance_id: str = "server-1") -> StreamStatus:
+        status = self.gate.stream(instance_id)
+        assert status is not None
+        return status
+
+
+@pytest.fixture
+def read() -> Iterator[Callable[..., Reader]]:
+    readers: list[Reader] = []
+
+    def start(bootstrap: str, topic: str, **settings: Any) -> Reader:
+        readers.append(Reader(bootstrap, topic, **settings))
+        return readers[-1]
+
+    yield start
+    for reader in readers:
+        reader.source.stop()
+
+
+def batch(seq: int, instance_id: str = "server-1", incarnation: int = 1, ts: float = 0.0) -> CacheEventBatch:
+    entry = CacheEventEntry(ObjectKey(seq.to_bytes(32, "big"), "llama", 1), 10, range(4), 0)
+    return CacheEventBatch(instance_id, incarnation, seq, EventType.STORE, Tier.L1, "dram", [entry], ts=ts)
+
+
+def send(
+    broker: RunningBroker,
+    topic: str,
+    values: Sequence[bytes | None],
+    key: bytes | None = b"server-1",
+    partition: int = 0,
+) -> None:
+    producer = Producer({"bootstrap.servers": broker.bootstrap})
+    for value in values:
+        producer.produce(topic, value, key, partition=partition)
+    assert producer.flush(20) == 0
+
+
+def records(seqs: Sequence[int], instance_id: str = "server-1", incarnation: int = 1) -> list[bytes]:
+    return [encode_rows([batch(seq, instance_id, incarnation)]) for seq in seqs]
+
+
+@pytest.mark.parametrize("topic", [3], indirect=True)
+def test_every_partition_is_read_from_its_start_in_order(
+    kafka_broker: RunningBroker, topic: str, read: Callable[..., Reader]
+) -> None:
+    for partition in range(3):
+        name = f"server-{partition}"
+        send(kafka_broker, topic, records(range(1, 101), name), name.encode(), partition)
+    reader = read(kafka_broker.bootstrap, topic)
+    reader.wait_for_end(300)
+    for partition in range(3):
+        stream = reader.stream(f"server-{partition}")
+        assert (stream.last_seq, stream.gap_detected) == (100, False)
+        assert (stream.partition, stream.offset) == (partition, 99)
+        seqs = [a.batch.seq for a in reader.recorder.admissions if a.batch.instance_id == stream.instance_id]
+        assert seqs == list(range(1, 101))
+    status = reader.source.status()
+    assert [(p.partition, p.position, p.end, p.lag) for p in status.partitions] == [
+        (partition, 100, 100, 0) for partition in range(3)
+    ]
+    assert (status.lag_seconds, status.error) == (0.0, None)
+    assert reader.source.end_offsets() == reader.source.positions() == {0: 100, 1: 100, 2: 100}
+
+
+def test_records_that_come_later_are_read_as_they_come_in_either_form(
+    kafka_broker: RunningBroker, topic: str, read: Callable[..., Reader]
+) -> None:
+    reader = read(kafka_broker.bootstrap, topic)
+    reader.wait_for_end(0)
+    for seq in range(1, 6):
+        send(kafka_broker, topic, [(encode_rows if seq % 2 else encode_columns)([batch(seq)])])
+        wait_for(lambda seq=seq: reader.recorder.seqs[-1:] == [seq], what=f"batch {seq}")  # type: ignore[misc]
+
+
+def test_a_record_without_time_of_its_emitter_carries_the_record_s(
+    kafka_broker: RunningBroker, topic: str, read: Callable[..., Reader]
+) -> None:
+    producer = Producer({"bootstrap.servers": kafka_broker.bootstrap})
+    producer.produce(topic, encode_rows([batch(1)]), b"server-1", timestamp=1_600_000_000_500)
+    producer.flush(20)
+    reader = read(kafka_broker.bootstrap, topic)
+    reader.wait_for_end(1)
+    assert reader.recorder.admissions[0].batch.event_time == 1_600_000_000.5
+
+
+def test_it_begins_at_the_positions_it_is_given(
+    kafka_broker: RunningBroker, topic: str, read: Callable[..., Reader]
+) -> None:
+    send(kafka_broker, topic, records(range(1, 11)))
+    reader = read(kafka_broker.bootstrap, topic, positions={0: 7})
+    reader.wait_for_end(10)
+    assert reader.recorder.seqs == [8, 9, 10]
+
+
+def test_what_cannot_be_decoded_is_skipped_counted_logged_once_and_copied(
+    kafka_broker: RunningBroker, topic: str, read: Callable[..., Reader], caplog: pytest.LogCaptureFixture
+) -> None:
+    dead = topic + "-dead"
+    create_topic(kafka_broker.bootstrap, dead)
+    good = records([1, 2])
+    other = encode_rows([batch(3, "server-2")])
+    mixed = encode_rows([batch(3), batch(1, "server-2")])
+    send(kafka_broker, topic, [good[0], b"{", other, mixed, None, b"", good[1]])
+    with caplog.at_level(logging.WARNING, "processor.ingest.dead_letters"):
+        reader = read(kafka_broker.bootstrap, topic, dead_letter_topic=dead)
+        reader.wait_for_end(7)
+    assert reader.recorder.seqs == [1, 2]
+    assert reader.source.status().undecodable == 5
+    (line,) = [r.getMessage() for r in caplog.records if "cannot be decoded" in r.getMessage()]
+    assert f"{topic}[0]@1" in line
+    copies = read_all(kafka_broker.bootstrap, dead, 5)
+    assert [copy.value() or None for copy in copies] == [b"{", other, mixed, None, None]
+    headers = dict(copies[1].headers())
+    assert headers["blendstream.topic"] == topic.encode()
+    assert (headers["blendstream.partition"], headers["blendstream.offset"]) == (b"0", b"2")
+    assert b"must be the record's key" in headers["blendstream.reason"]
+    delete_topic(kafka_broker.bootstrap, dead)
+
+
+def test_a_record_without_a_key_is_read(
+    kafka_broker: RunningBroker, topic: str, read: Callable[..., Reader]
+) -> None:
+    send(kafka_broker, topic, records([1]), key=None)
+    reader = read(kafka_broker.bootstrap, topic)
+    reader.wait_for_end(1)
+    assert reader.recorder.seqs == [1]
+
+
+def test_a_record_that_cannot_be_decoded_shows_as_a_gap(
+    kafka_broker: RunningBroker, topic: str, read: Callable[..., Reader]
+) -> None:
+    send(kafka_broker, topic, [*records([1]), b"not json", *records([3])])
+    reader = read(kafka_broker.bootstrap, topic)
+    reader.wait_for_end(3)
+    assert reader.stream().missing == [(2, 2)]
+    assert reader.stream().gap_detected
+
+
+@pytest.mark.broker("kafka")
+def test_partitions_added_later_are_read_from_their_start(
+    kafka_broker: RunningBroker, topic: str, read: Callable[..., Reader], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kafka_source, "REFRESH_INTERVAL", 0.2)
+    send(kafka_broker, topic, records([1, 2]))
+    reader = read(kafka_broker.bootstrap, topic)
+    reader.wait_for_end(2)
+    admin = AdminClient({"bootstrap.servers": kafka_broker.bootstrap})
+    admin.create_partitions([NewPartitions(topic, 2)])[topic].result(20)
+    send(kafka_broker, topic, records([1], "server-2"), b"server-2", partition=1)
+    wait_for(lambda: len(reader.recorder.seqs) == 3, 20, "the new partition's record")
+    assert reader.source.positions() == {0: 2, 1: 1}
+
+
+@pytest.mark.broker("kafka")
+def test_a_position_that_the_log_has_dropped_shows_as_a_lost_range_and_reading_goes_on(
+    kafka_broker: RunningBroker, topic: str, read: Callable[..., Reader]
+) -> None:
+    send(kafka_broker, topic, records(range(1, 21)))
+    first = read(kafka_broker.bootstrap, topic)
+    first.wait_for_end(20)
+    first.source.stop()
+    send(kafka_broker, topic, records(range(21, 31)))
+    drop_records(kafka_broker, topic, before=25)
+    # The gate goes on with what it knew, as after a restore.
+    second = KafkaEventSource(
+        first.gate,
+        Decoder(256),
+        KafkaSettings(kafka_broker.bootstrap, topic),
+        positions=first.source.positions(),
+    )
+    second.start()
+    try:
+        wait_for(lambda: first.stream().last_seq == 30, 20, "the rest of the log")
+    finally:
+        second.stop()
+    (lost,) = first.stream().lost
+    assert (lost.first, lost.last, lost.reason) == (21, 25, LossReason.BEFORE_LOG)
+    assert first.stream().gap_detected
+    assert second.positions() == {0: 30}
+
+
+@pytest.mark.broker("kafka")
+def test_a_topic_made_anew_is_read_from_its_start(
+    kafka_broker: RunningBroker, topic: str, read: Callable[..., Reader], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kafka_source, "REFRESH_INTERVAL", 0.2)
+    send(kafka_broker, topic, records(range(1, 11)))
+    reader = read(kafka_broker.bootstrap, topic)
+    reader.wait_for_end(10)
+    delete_topic(kafka_broker.bootstrap, topic)
+    wait_for(lambda: "does not exist" in (reader.source.status().error or ""), 30, "the topic to be missed")
+    create_topic(kafka_broker.bootstrap, topic)
+    send(kafka_broker, topic, records([11, 14]))
+    wait_for(lambda: reader.recorder.seqs[-1] == 14, 30, "the new log's records")
+    assert reader.recorder.seqs == [*range(1, 12), 14]
+    assert (reader.stream().missing, reader.stream().lost) == ([(12, 13)], [])
+
+
+def test_a_topic_that_does_not_exist_yet_is_waited_for_and_not_created(
+    kafka_broker: RunningBroker, read: Callable[..., Reader], request: pytest.FixtureRequest
+) -> None:
+    topic = f"late-{kafka_broker.kind}-{id(request)}"
+    reader = read(kafka_broker.bootstrap, topic)
+    wait_for(lambda: "does not exist" in (reader.source.status().error or ""), 20, "the topic to be missed")
+    assert reader.source.status().lag_seconds is None
+    assert not reader.source.status().caught_up
+    admin = AdminClient({"bootstrap.servers": kafka_broker.bootstrap})
+    assert topic not in admin.list_topics(timeout=10).topics
+    create_topic(kafka_broker.bootstrap, topic)
+    send(kafka_broker, topic, records([1]))
+    reader.wait_for_end(1)
+    assert reader.recorder.seqs == [1]
+    delete_topic(kafka_broker.bootstrap, topic)
+
+
+@pytest.mark.broker("kafka")
+def test_a_topic_that_compacts_is_refused(
+    kafka_broker: RunningBroker, read: Callable[..., Reader], request: pytest.FixtureRequest
+) -> None:
+    topic = f"compacting-{id(request)}"
+    create_topic(kafka_broker.bootstrap, topic, config={"cleanup.policy": "compact"})
+    send(kafka_broker, topic, records([1]))
+    reader = read(kafka_broker.bootstrap, topic)
+    wait_for(lambda: "cleanup.policy=compact" in (reader.source.status().error or ""), 20, "the refusal")
+    assert reader.recorder.seqs == []
+    delete_topic(kafka_broker.bootstrap, topic)
+
+
+@pytest.mark.broker("kafka")
+def test_a_retention_shorter_than_the_repair_window_is_warned_of(
+    kafka_broker: RunningBroker,
+    read: Callable[..., Reader],
+    request: pytest.FixtureRequest,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    topic = f"forgetful-{id(request)}"
+    create_topic(kafka_broker.bootstrap, topic, config={"retention.ms": "60000"})
+    with caplog.at_level(logging.WARNING, "processor.ingest.kafka_topic"):
+        read(kafka_broker.bootstrap, topic).wait_for_end(0)
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert "60 s, less than the repair window of 3600 s" in line
+    delete_topic(kafka_broker.bootstrap, topic)
+
+
+def test_without_a_broker_it_says_so_and_ends_when_told(read: Callable[..., Reader]) -> None:
+    reader = read(NOWHERE, "topic")
+    wait_for(lambda: reader.source.status().error, 20, "the trouble")
+    status = reader.source.status()
+    assert (status.lag_seconds, status.caught_up, status.partitions) == (None, False, [])
+    assert reader.source.watermark() == 0.0
+    assert reader.source.end_offsets() == {}
+
+
+def test_settings_that_librdkafka_refuses_are_refused_at_the_start() -> None:
+    with pytest.raises(ValueError, match="no\\.such\\.setting"):
+        Reader(NOWHERE, "topic", properties={"no.such.setting": "1"})
+
+
+def test_settings_that_reading_rests_on_cannot_be_changed(
+    kafka_broker: RunningBroker, topic: str, read: Callable[..., Reader]
+) -> None:
+    send(kafka_broker, topic, records([1, 2, 3]))
+    properties = {"auto.offset.reset": "latest", "enable.partition.eof": "false", "fetch.wait.max.ms": "50"}
+    reader = read(kafka_broker.bootstrap, topic, properties=properties)
+    reader.wait_for_end(3)
+    assert reader.recorder.seqs == [1, 2, 3]
+
+
+@pytest.mark.parametrize("topic", [2], indirect=True)
+def test_the_watermark_is_the_least_record_time_or_now_at_the_end(
+    kafka_broker: RunningBroker, topic: str, read: Callable[..., Reader]
+) -> None:
+    producer = Producer({"bootstrap.servers": kafka_broker.bootstrap})
+    producer.produce(topic, encode_rows([batch(1)]), b"server-1", 0, timestamp=1_600_000_000_000)
+    producer.flush(20)
+    reader = read(kafka_broker.bootstrap, topic)
+    reader.wait_for_end(1)
+    assert reader.source.watermark() > 1_700_000_000
+
+
+def test_it_knows_where_an_emitter_s_batches_stand(
+    kafka_broker: RunningBroker, topic: str, read: Callable[..., Reader]
+) -> None:
+    send(kafka_broker, topic, records(range(1, 51)))
+    reader = read(kafka_broker.bootstrap, topic)
+    reader.wait_for_end(50)
+    assert reader.source.offsets.before("server-1", 1, 31, partition=0) == 29
+    assert reader.source.offsets.before("server-1", 1, 1, partition=0) is None
+
+
+def test_a_departure_s_mark_makes_records_in_the_log_stale_until_the_instance_is_back(
+    kafka_broker: RunningBroker, topic: str, read: Callable[..., Reader]
+) -> None:
+    send(kafka_broker, topic, records([1, 2]))
+    reader = read(kafka_broker.bootstrap, topic)
+    reader.wait_for_end(2)
+    mark = reader.source.end_offsets()
+    assert mark == {0: 2}
+    reader.gate.drop_instance("server-1", mark)
+    again = read(kafka_broker.bootstrap, topic)
+    again.gate.drop_instance("server-1", mark)
+    again.wait_for_end(2)
+    send(kafka_broker, topic, records([1], incarnation=2))
+    again.wait_for_end(3)
+    assert again.stream().incarnation == 2
+    assert again.stream().gap_detected is False
+
+
+def read_all(bootstrap: str, topic: str, count: int) -> list[Any]:
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "reader"})
+    consumer.assign([TopicPartition(topic, 0, 0)])
+    found: list[Any] = []
+
+    def enough() -> bool:
+        message = consumer.poll(0.1)
+        if message is not None and message.error() is None:
+            found.append(message)
+        return len(found) >= count
+
+    wait_for(enough, 20, f"{count} records on {topic}")
+    consumer.close()
+    return found
+
+
+def drop_records(broker: RunningBroker, topic: str, before: int) -> None:
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    for answer in admin.delete_records([TopicPartition(topic, 0, before)]).values():
+        answer.result(20)
