@@ -66,8 +66,8 @@ class DockerBroker(Broker):
                 client.ping()
             finally:
                 client.close()
-        except docker.errors.DockerException as error:
-            return f"no Docker engine answers: {error}"
+        except docker.errors.DockerException:
+            return f"no Docker engine answers at {os.environ.get('DOCKER_HOST') or 'the default socket'}"
         return None
 
     def _launch(self) -> None:

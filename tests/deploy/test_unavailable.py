@@ -65,7 +65,7 @@ def test_without_its_package_the_embedded_broker_names_the_extra(
 
 def test_without_an_engine_docker_says_that_none_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DOCKER_HOST", "tcp://127.0.0.1:1")
-    with pytest.raises(BrokerUnavailable, match="no Docker engine answers"):
+    with pytest.raises(BrokerUnavailable, match=r"no Docker engine answers at tcp://127\.0\.0\.1:1"):
         launch("docker")
 
 
