@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncIterator, Callable
@@ -21,24 +20,18 @@ POOL_THREADS: Final = 4
 
 
 def create_app(service: Service, *, on_start: Callable[[], None] = lambda: None) -> Starlette:
-    """The application that serves `service`; starting it starts the service, and its end stops that.
+    """The application that serves `service`, whose start and stop are the caller's.
 
     Args:
-        service: built and not started.
-        on_start: called once the service has started.
+        on_start: called once requests are about to be taken.
     """
     pool = ThreadPoolExecutor(POOL_THREADS, thread_name_prefix="request")
 
     @contextlib.asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
-        loop = asyncio.get_running_loop()
-        await loop.run_in_executor(pool, service.start)
         on_start()
-        try:
-            yield
-        finally:
-            await loop.run_in_executor(pool, service.stop)
-            pool.shutdown(wait=False, cancel_futures=True)
+        yield
+        pool.shutdown(wait=False, cancel_futures=True)
 
     app = Starlette(
         routes=Routes(service, pool).table(), exception_handlers=route_errors(), lifespan=lifespan

@@ -68,7 +68,6 @@ def _user_errors() -> tuple[type[Exception], ...]:
         ("deploy.broker", "BrokerError"),
         ("producer.sinks.trace", "TraceError"),
         ("producer.sinks.protocol", "PublishError"),
-        ("processor.ingest.kafka_source", "KafkaConfigError"),
     ):
         # A module that was never imported cannot have raised anything.
         error = getattr(sys.modules.get(module), name, None)

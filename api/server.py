@@ -123,14 +123,20 @@ def serve(config: Config, announce: Callable[[str], None]) -> None:
 
     Raises:
         AddressError: the address cannot be listened on.
+        ConfigError: a setting is refused by what it is for.
     """
     with bind(config) as listener:
+        # Until the loop takes signals over, and however long starting takes.
+        signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(0))
         sys.setswitchinterval(SWITCH_INTERVAL)
         address = address_of(listener)
-        app = create_app(Service(config), on_start=lambda: announce(address))
+        service = Service(config)
         try:
+            service.start()
+            app = create_app(service, on_start=lambda: announce(address))
             make_server(app, config).run(sockets=[listener])
         finally:
+            service.stop()
             if config.uds:
                 Path(config.uds).unlink(missing_ok=True)
 

@@ -208,6 +208,7 @@ class Snapshot:
     counters: GateCounters
     consumer_failures: dict[str, int]
     sources: list[SourceStatus]
+    refused_bodies: int
     meter: Meter
     stats: DirectoryStats
     usage: list[Usage]
@@ -297,7 +298,7 @@ def _stream_metrics(taken: Snapshot) -> Iterator[Metric]:
 
 
 def _ingest_metrics(taken: Snapshot) -> Iterator[Metric]:
-    undecodable = sum(source.undecodable for source in taken.sources)
+    undecodable = taken.refused_bodies + sum(source.undecodable for source in taken.sources)
     results = {**taken.counters.batches, "undecodable": undecodable}
     yield _labelled("ingest_batches_total", (((result,), count) for result, count in results.items()))
     yield _labelled(

@@ -18,13 +18,13 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from processor.config import Config
+from processor.config import Config, ConfigError
 from processor.ingest import pieces
 from processor.ingest.broadcaster import Broadcaster
 from processor.ingest.decode import DecodeError, Decoder
 from processor.ingest.gate import EventGate, IngestSummary, LostRange, StreamStatus, UnknownStream
 from processor.ingest.http_source import HttpEventSource
-from processor.ingest.kafka_source import KafkaEventSource
+from processor.ingest.kafka_source import KafkaEventSource, KafkaSettings
 from processor.ingest.source import EventSource, SourceStatus
 from processor.metrics import BlendMeter, Meter, Snapshot, make_registry, render
 from processor.state.capacity import CapacityRegistry
@@ -79,11 +79,12 @@ class Service:
             clock=clock,
             seekable=config.event_transport == "kafka",
         )
-        self._push = HttpEventSource(self._gate, Decoder(config.chunk_size))
+        self._push = HttpEventSource(self._gate, Decoder(config.chunk_size), clock=clock)
         self._kafka = self._kafka_source() if config.event_transport == "kafka" else None
         self._sources: list[EventSource] = [self._push] if config.push_enabled else []
         if self._kafka is not None:
             self._sources.append(self._kafka)
+        self._refused_bodies = 0
         self._started = False
         self._warned: list[str] = []
         self._ending = threading.Event()
@@ -91,10 +92,17 @@ class Service:
         self._registry = make_registry(self._snapshot)
 
     def start(self) -> None:
-        """Begin to read events; returns at once, and `not_ready` tells how far it has come."""
+        """Begin to read events; `not_ready` tells how far that has come.
+
+        Raises:
+            ConfigError: librdkafka refuses a setting.
+        """
+        try:
+            for source in self._sources:
+                source.start()
+        except ValueError as error:
+            raise ConfigError(f"--kafka-config: {error}") from None
         self._housekeeper.start()
-        for source in self._sources:
-            source.start()
         self._started = True
 
     def stop(self) -> None:
@@ -112,7 +120,11 @@ class Service:
         Raises:
             DecodeError: the envelope or one of its batches is malformed.
         """
-        return self._push.ingest(body, self._clock())
+        try:
+            return self._push.ingest(body, self._clock())
+        except DecodeError:
+            self._refused_bodies += 1
+            raise
 
     def lookup(self, keys: Sequence[ObjectKey]) -> list[KeyInfo]:
         """What is known of each key, in order."""
@@ -237,6 +249,7 @@ class Service:
             counters=self._gate.counters(),
             consumer_failures=dict(self._broadcaster.failures),
             sources=[source.status() for source in self._sources],
+            refused_bodies=self._refused_bodies,
             meter=self._meter,
             stats=self._directory.stats(),
             usage=self._directory.usage(),
@@ -250,7 +263,16 @@ class Service:
         )
 
     def _kafka_source(self) -> KafkaEventSource:
-        return KafkaEventSource()
+        config = self.config
+        settings = KafkaSettings(
+            bootstrap_servers=config.kafka_bootstrap_servers,
+            topic=config.kafka_topic,
+            group_id=config.kafka_group_id,
+            properties=config.librdkafka_settings(),
+            dead_letter_topic=config.kafka_dead_letter_topic,
+            repair_window=config.repair_window,
+        )
+        return KafkaEventSource(self._gate, Decoder(config.chunk_size), settings, clock=self._clock)
 
 
 def _covered(matches: Sequence[Match], chunk_size: int) -> int:

@@ -62,6 +62,7 @@ def serving(**settings: Any) -> Iterator[Serving]:
         server = make_server(create_app(service, on_start=started.set), config)
         with bind(config) as listener:
             thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+            service.start()
             thread.start()
             try:
                 assert started.wait(60), "the server did not start"
@@ -75,6 +76,7 @@ def serving(**settings: Any) -> Iterator[Serving]:
             finally:
                 server.should_exit = True
                 thread.join()
+                service.stop()
 
 
 def tokens(*ids: int) -> NDArray[np.uint32]:
