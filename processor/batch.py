@@ -92,6 +92,9 @@ class Admission:
             shared L1 entries count as deletes with their stamp, as the fence that came after them would have it.
         keep_tombstones: the emitter has an open range even after this batch, so that a delete of a private
             placement must leave a tombstone.
+        keep_contents: some emitter has an open range after this batch, or this batch filled one: what is known of a
+            chunk outlives its last key, since a batch that is still to come may have stored another of its keys,
+            without tokens, at a time when they were known.
     """
 
     batch: EventBatch
@@ -99,3 +102,4 @@ class Admission:
     repaired: bool = False
     l1_void: bool = False
     keep_tombstones: bool = False
+    keep_contents: bool = False

@@ -26,7 +26,11 @@ def _cache_folder() -> Path:
     for source in [Path(__file__), *sorted(package.rglob("*kernels.py"))]:
         digest.update(source.read_bytes())
     name = f"{digest.hexdigest()[:16]}-py{platform.python_version()}-nb{numba.__version__}-np{np.__version__}"
-    root = os.environ.get("BLENDSTREAM_KERNEL_CACHE") or os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    root = (
+        os.environ.get("BLENDSTREAM_KERNEL_CACHE")
+        or os.environ.get("XDG_CACHE_HOME")
+        or Path.home() / ".cache"
+    )
     return Path(root) / "blendstream" / "kernels" / name
 
 
@@ -36,5 +40,4 @@ if "NUMBA_CACHE_DIR" not in os.environ:
 
 def kernel(function: Function) -> Function:
     """Compile `function` without the GIL and cache the result on disk."""
-    return cast(Function, numba.njit(nogil=True, cache=True, error_model="numpy")(function))
-
+    return cast(Function, numba.njit(nogil=True, cache=True, error_model="numpy", _nrt=False)(function))

@@ -98,14 +98,18 @@ class BlendIndex:
         query = np.require(tokens, np.uint32, ["C", "A", "W"])
         if not self.enabled or len(query) < self._tables.tokens.shape[1]:
             return []
-        sums = np.empty(BLOCK_WINDOWS + self._tables.tokens.shape[1], np.uint64)
+        scratch = (
+            np.empty(BLOCK_WINDOWS + self._tables.tokens.shape[1], np.uint64),
+            np.empty(BLOCK_WINDOWS, np.uint8),
+        )
         survivors = Survivors(
-            np.empty(SURVIVORS + BLOCK_WINDOWS + 1, np.int64), np.empty(SURVIVORS + BLOCK_WINDOWS + 1, np.uint64)
+            np.empty(SURVIVORS + BLOCK_WINDOWS + 1, np.int64),
+            np.empty(SURVIVORS + BLOCK_WINDOWS + 1, np.uint64),
         )
         resolver = _Resolver(self._tables, self._keys, query, survivors)
         begin, end = 0, len(query) - self._tables.tokens.shape[1] + 1
         while begin < end:
-            begin, passed = self._probe(query, begin, sums, survivors)
+            begin, passed = self._probe(query, begin, scratch, survivors)
             if passed:
                 with self._lock.read:
                     scope = self._scopes.find((namespace.model_name, namespace.cache_salt))
@@ -125,22 +129,28 @@ class BlendIndex:
         )
 
     def _probe(
-        self, query: NDArray[np.uint32], begin: int, sums: NDArray[np.uint64], survivors: Survivors
+        self,
+        query: NDArray[np.uint32],
+        begin: int,
+        scratch: tuple[NDArray[np.uint64], NDArray[np.uint8]],
+        survivors: Survivors,
     ) -> tuple[int, int]:
         meta = self._tables.meta
         for _ in range(3):
             version = meta[FILTER_VERSION]
-            result = probe(self._tables, self._keys, query, begin, self._stride, sums, survivors)
+            result = probe(self._tables, self._keys, query, begin, self._stride, *scratch, survivors)
             if meta[FILTER_VERSION] == version:
                 return result
         with self._lock.read:
-            return probe(self._tables, self._keys, query, begin, self._stride, sums, survivors)
+            return probe(self._tables, self._keys, query, begin, self._stride, *scratch, survivors)
 
 
 class _Resolver:
     """The second half of one match: what is kept from one turn under the lock to the next."""
 
-    def __init__(self, tables: Tables, keys: HashKeys, query: NDArray[np.uint32], survivors: Survivors) -> None:
+    def __init__(
+        self, tables: Tables, keys: HashKeys, query: NDArray[np.uint32], survivors: Survivors
+    ) -> None:
         self.matches: list[Match] = []
         self._tables = tables
         self._keys = keys

@@ -19,6 +19,7 @@ from processor.state.layout import (
     CLAIMS,
     CONTENTS,
     FREE,
+    HIGH_WATER,
     INDEXED_CLAIMS,
     INDEXED_CONTENTS,
     NAMESPACES,
@@ -28,7 +29,6 @@ from processor.state.layout import (
     SERIAL,
     TOKENS,
     USED,
-    HIGH_WATER,
     Tables,
 )
 from processor.state.table_kernels import chain, free_row, link, take_row, unlink
@@ -70,8 +70,10 @@ def write_tokens(t: Tables, tokens: NDArray[np.uint32], start: int, count: int) 
     while done < count:
         row = take_token_row(t)
         part = min(width, count - done)
-        for i in range(part):
-            t.tokens[row, i] = tokens[start + done + i]
+        to = np.uint64(row)
+        first_token = np.uint64(start + done)
+        for i in range(np.uint64(part)):
+            t.tokens[to, i] = tokens[first_token + i]
         if last:
             t.token_next[last] = row
         else:
@@ -88,14 +90,22 @@ def same_tokens(t: Tables, row: int, tokens: NDArray[np.uint32], start: int, cou
     done = 0
     while done < count:
         part = min(width, count - done)
-        different = False
-        for i in range(part):
-            different |= t.tokens[row, i] != tokens[start + done + i]
-        if different:
+        if not equal_tokens(t, row, tokens, start + done, part):
             return False
         row = t.token_next[row]
         done += part
     return True
+
+
+@kernel
+def equal_tokens(t: Tables, row: int, tokens: NDArray[np.uint32], start: int, count: int) -> bool:
+    """Tell whether one row begins with these tokens."""
+    held = np.uint64(row)
+    first = np.uint64(start)
+    different = np.uint32(0)
+    for i in range(np.uint64(count)):
+        different |= t.tokens[held, i] ^ tokens[first + i]
+    return different == 0
 
 
 @kernel
@@ -119,7 +129,9 @@ def hold_content(t: Tables, k: HashKeys, tokens: NDArray[np.uint32], start: int)
     h = np.uint32(f)
     row = chain(t.meta, CONTENTS, t.content_buckets, h)
     while row:
-        if t.contents[row].fingerprint == f and same_tokens(t, t.contents[row].token_row, tokens, start, width):
+        if t.contents[row].fingerprint == f and same_tokens(
+            t, t.contents[row].token_row, tokens, start, width
+        ):
             t.contents[row].refs += 1
             return row
         row = t.contents[row].next
@@ -197,7 +209,7 @@ def index_chunk(t: Tables, k: HashKeys, chunk: int) -> None:
     t.contents[row.content].occupants += 1
     if t.contents[row.content].occupants == 1:
         t.meta[INDEXED_CONTENTS] += 1
-        filter_add(t, k.filter_multiplier, t.contents[row.content].polynomial)
+        filter_add(t, k, t.contents[row.content].polynomial)
     claim = row.first_claim
     while claim:
         hang_claim(t, k, claim)
@@ -219,7 +231,7 @@ def unindex_chunk(t: Tables, k: HashKeys, chunk: int) -> None:
     t.contents[row.content].occupants -= 1
     if t.contents[row.content].occupants == 0:
         t.meta[INDEXED_CONTENTS] -= 1
-        filter_drop(t, k.filter_multiplier)
+        filter_drop(t, k)
 
 
 @kernel

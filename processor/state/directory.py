@@ -25,6 +25,7 @@ from processor.state.directory_kernels import (
     apply_slice,
     expire_slice,
     fence_slice,
+    forget_dormant_slice,
     settle_slice,
 )
 from processor.state.hashing import derive_keys, new_seed
@@ -32,6 +33,7 @@ from processor.state.interning import Interner, RankedNames, StateFull
 from processor.state.layout import (
     CAPACITY,
     CHUNKS,
+    DORMANT,
     KEYS,
     L1_BYTES,
     L1_COUNT,
@@ -139,7 +141,11 @@ class KeyDirectory:
         seed: bytes | None = None,
         fingerprint_bits: int = 64,
     ) -> None:
-        for field, value in (("chunk_size", chunk_size), ("max_chunks", max_chunks), ("probe_stride", probe_stride)):
+        for field, value in (
+            ("chunk_size", chunk_size),
+            ("max_chunks", max_chunks),
+            ("probe_stride", probe_stride),
+        ):
             if value < 1:
                 raise ValueError(f"{field} must be at least 1 (got {value})")
         self.chunk_size = chunk_size
@@ -152,11 +158,18 @@ class KeyDirectory:
         self._groups: set[int] = set()
         self._heard: dict[str, None] = {}
         self._full = False
+        self._keep_contents = False
         self.blend = BlendIndex(
             self._tables, self._hash_keys, self._lock, self._scopes, enabled=enable_blend, stride=probe_stride
         )
         self._reader = KeyReader(
-            self._tables, self._hash_keys, self._lock, self._instances, self._scopes, self._sites, self._groups
+            self._tables,
+            self._hash_keys,
+            self._lock,
+            self._instances,
+            self._scopes,
+            self._sites,
+            self._groups,
         )
 
     # Writing: the gate's thread
@@ -170,11 +183,13 @@ class KeyDirectory:
         event = _EVENTS.get(batch.event_type)
         self._heard[batch.instance_id] = None
         columns = batch.columns
+        self._keep_contents = admission.keep_contents
         void = admission.l1_void and batch.tier is Tier.L1
-        if event is None or not len(columns) or (void and not batch.shared):
+        if event is None or not len(columns) or (void and not batch.shared and event != STORE):
             return
         arrays = _arrays(columns)
-        tombstones = event != ACCESS and (batch.shared or admission.keep_tombstones)
+        # What an older incarnation had in its own memory is gone, but the tokens it told of are as true as ever.
+        tombstones = event != ACCESS and (batch.shared or (admission.keep_tombstones and not void))
         with self._lock.write:
             try:
                 site, instance, scopes = self._names(admission, create=tombstones or event == STORE)
@@ -185,7 +200,7 @@ class KeyDirectory:
             return
         write = Write(
             event, site, batch.shared, instance, batch.incarnation, batch.generation, batch.event_time,
-            admission.epoch, batch.seq, tombstones, void, self.blend.enabled,
+            admission.epoch, batch.seq, tombstones, void, admission.keep_contents, self.blend.enabled,
         )  # fmt: skip
         named = Columns(*arrays, scopes)
         refused = int(self._tables.meta[REFUSED])
@@ -196,6 +211,7 @@ class KeyDirectory:
                 )
         if self._tables.meta[REFUSED] > refused:
             self._refuse(0, "no room for more rows")
+            self._forget_dormant()
         else:
             self._full = False
         self._sweep_names()
@@ -210,7 +226,11 @@ class KeyDirectory:
         self._in_slices(instance_id, settle_slice)
 
     def expire(self, before: float) -> None:
-        """Forget deletes in shared pools with an event time before `before`, in seconds; a bounded number a call."""
+        """Forget deletes in shared pools with an event time before `before`, in seconds, and what chunks without keys
+        knew: nothing is missing anywhere. A bounded number of tombstones a call.
+        """
+        self._keep_contents = False
+        self._forget_dormant()
         for _ in range(0, EXPIRE_AT_MOST, SLICE):
             with self._lock.write:
                 if not expire_slice(self._tables, self._hash_keys, self.blend.enabled, before, SLICE):
@@ -249,7 +269,8 @@ class KeyDirectory:
                 num_keys=int(meta[LIVE_KEYS]),
                 num_placements=int(meta[L1_COUNT] + meta[L2_COUNT]),
                 l1_keys_by_instance={
-                    name: int(instances[self._instances.find(name)]["l1_count"]) for name in tuple(self._heard)
+                    name: int(instances[self._instances.find(name)]["l1_count"])
+                    for name in tuple(self._heard)
                 },
                 blend=self.blend.stats(),
                 l1_count=int(meta[L1_COUNT]),
@@ -264,7 +285,11 @@ class KeyDirectory:
         """Return what each place holds, places that hold nothing left out."""
         with self._lock.read:
             return [
-                Usage(*site, int(self._tables.sites[number]["count"]), int(self._tables.sites[number]["size_bytes"]))
+                Usage(
+                    *site,
+                    int(self._tables.sites[number]["count"]),
+                    int(self._tables.sites[number]["size_bytes"]),
+                )
                 for number, site in enumerate(self._sites.names)
                 if site is not None and self._tables.sites[number]["count"]
             ]
@@ -272,7 +297,9 @@ class KeyDirectory:
     def capacity_used(self) -> float:
         """Return the part of the fullest table that is in use, 0 to 1."""
         meta = self._tables.meta
-        return max(float(meta[table + USED] / meta[table + CAPACITY]) for table in (CHUNKS, KEYS, PLACES, TOKENS))
+        return max(
+            float(meta[table + USED] / meta[table + CAPACITY]) for table in (CHUNKS, KEYS, PLACES, TOKENS)
+        )
 
     def interned(self) -> dict[str, int]:
         """Return how many names of each kind are in use."""
@@ -280,12 +307,18 @@ class KeyDirectory:
 
     # Inside
 
-    def _names(self, admission: Admission, *, create: bool) -> tuple[int, int, np.ndarray[tuple[int], np.dtype[np.int32]]]:
+    def _names(
+        self, admission: Admission, *, create: bool
+    ) -> tuple[int, int, np.ndarray[tuple[int], np.dtype[np.int32]]]:
         batch = admission.batch
         site_name: Site = ("" if batch.shared else batch.instance_id, batch.tier, batch.backend, batch.shared)
         if not create:
             scopes = [self._scopes.find(scope) for scope in batch.columns.scopes]
-            return self._sites.find(site_name), self._instances.find(batch.instance_id), np.array(scopes, np.int32)
+            return (
+                self._sites.find(site_name),
+                self._instances.find(batch.instance_id),
+                np.array(scopes, np.int32),
+            )
         site = self._sites.intern(site_name)
         self._tables.sites[site]["tier"] = _TIERS[batch.tier]
         self._tables.sites[site]["shared"] = batch.shared
@@ -305,9 +338,17 @@ class KeyDirectory:
         instance = self._instances.find(instance_id)
         while instance:
             with self._lock.write:
-                if slice_kernel(self._tables, self._hash_keys, self.blend.enabled, instance, SLICE) < SLICE:
-                    break
+                done = slice_kernel(
+                    self._tables, self._hash_keys, self.blend.enabled, self._keep_contents, instance, SLICE
+                )
+            if done < SLICE:
+                break
         self._sweep_names()
+
+    def _forget_dormant(self) -> None:
+        while self._tables.meta[DORMANT]:
+            with self._lock.write:
+                forget_dormant_slice(self._tables, self._hash_keys, SLICE)
 
     def _sweep_names(self) -> None:
         meta = self._tables.meta

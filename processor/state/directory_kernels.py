@@ -15,11 +15,11 @@ from processor.kernel import kernel
 from processor.state.blend_kernels import (
     add_claim,
     drop_claim,
+    free_token_rows,
     hold_content,
     index_chunk,
     release_content,
     same_tokens,
-    free_token_rows,
     unindex_chunk,
     write_tokens,
 )
@@ -27,6 +27,8 @@ from processor.state.hashing import HashKeys
 from processor.state.hashing_kernels import hash_digest, hash_words
 from processor.state.layout import (
     CHUNKS,
+    DORMANT,
+    FIRST_DORMANT,
     KEYS,
     L1_BYTES,
     L1_COUNT,
@@ -48,7 +50,16 @@ from processor.state.layout import (
     ZEROED,
     Tables,
 )
-from processor.state.table_kernels import chain, free_row, has_room, link, pull_place, push_place, take_row, unlink
+from processor.state.table_kernels import (
+    chain,
+    free_row,
+    has_room,
+    link,
+    pull_place,
+    push_place,
+    take_row,
+    unlink,
+)
 
 STORE, DELETE, ACCESS = 1, 2, 3
 
@@ -66,7 +77,10 @@ class Write(NamedTuple):
     epoch: int
     seq: int
     tombstones: bool  # a delete leaves one
-    void: bool  # L1 of an older incarnation in a shared pool: a store counts as a delete
+    void: (
+        bool  # L1 of an older incarnation: nothing is placed, and in a shared pool a store counts as a delete
+    )
+    keep: bool  # what is known of a chunk outlives its last live key
     blend: bool
 
 
@@ -117,7 +131,12 @@ def find_key(t: Tables, h: int, chunk: int, scope: int, kv_rank: int, group: int
     row = chain(t.meta, KEYS, t.key_buckets, h)
     while row:
         key = t.keys[row]
-        if key.chunk == chunk and key.scope == scope and key.kv_rank == kv_rank and key.object_group_id == group:
+        if (
+            key.chunk == chunk
+            and key.scope == scope
+            and key.kv_rank == kv_rank
+            and key.object_group_id == group
+        ):
             return row
         row = key.next
     return 0
@@ -197,6 +216,8 @@ def new_chunk(t: Tables, h: int, cols: Columns, c: int) -> int:
     chunk.content = 0
     chunk.token_row = 0
     chunk.token_count = 0
+    chunk.dormant_next = 0
+    chunk.dormant_prev = 0
     link(t.meta, CHUNKS, t.chunk_buckets, t.chunks, row)
     return row
 
@@ -269,7 +290,9 @@ def attach(t: Tables, place: int) -> None:
     p = t.places[place]
     if p.state == LIVE:
         count_place(t, place, 1)
-        push_place(t.lists, LIST_L1 if t.sites[p.site].tier == TIER_L1 else LIST_L2, p.instance, t.places, place)
+        push_place(
+            t.lists, LIST_L1 if t.sites[p.site].tier == TIER_L1 else LIST_L2, p.instance, t.places, place
+        )
     elif p.state == TOMBSTONE:
         t.meta[TOMBSTONES] += 1
         if t.sites[p.site].shared:
@@ -285,7 +308,9 @@ def detach(t: Tables, place: int) -> None:
     p = t.places[place]
     if p.state == LIVE:
         count_place(t, place, -1)
-        pull_place(t.lists, LIST_L1 if t.sites[p.site].tier == TIER_L1 else LIST_L2, p.instance, t.places, place)
+        pull_place(
+            t.lists, LIST_L1 if t.sites[p.site].tier == TIER_L1 else LIST_L2, p.instance, t.places, place
+        )
     elif p.state == TOMBSTONE:
         t.meta[TOMBSTONES] -= 1
         if t.sites[p.site].shared:
@@ -297,7 +322,7 @@ def detach(t: Tables, place: int) -> None:
 
 @kernel
 def key_gains(t: Tables, k: HashKeys, blend: bool, row: int) -> None:
-    """Count one more live placement of a key; with the first it comes to life."""
+    """Count one more live placement of a key; with the first it comes to life, and with it what its chunk knew."""
     key = t.keys[row]
     key.live += 1
     if key.live > 1:
@@ -306,13 +331,19 @@ def key_gains(t: Tables, k: HashKeys, blend: bool, row: int) -> None:
     t.last_access[row] = 0.0
     t.access_count[row] = 0
     t.chunks[key.chunk].live_keys += 1
+    if t.chunks[key.chunk].live_keys == 1 and t.chunks[key.chunk].token_count:
+        leave_dormant(t, key.chunk)
     if blend:
         add_claim(t, k, key.chunk, namespace_of(key.scope, key.kv_rank))
+    index_chunk(t, k, key.chunk)
 
 
 @kernel
-def key_loses(t: Tables, k: HashKeys, blend: bool, row: int) -> None:
-    """Count one live placement of a key less; with the last it dies, and its chunk's content with the last key."""
+def key_loses(t: Tables, k: HashKeys, blend: bool, keep: bool, row: int) -> None:
+    """Count one live placement of a key less; with the last it dies.
+
+    With its chunk's last live key goes what is known of the chunk, or, if `keep`, it lies dormant and unseen.
+    """
     key = t.keys[row]
     key.live -= 1
     if key.live:
@@ -321,8 +352,37 @@ def key_loses(t: Tables, k: HashKeys, blend: bool, row: int) -> None:
     t.chunks[key.chunk].live_keys -= 1
     if blend:
         drop_claim(t, k, key.chunk, namespace_of(key.scope, key.kv_rank))
-    if t.chunks[key.chunk].live_keys == 0:
-        forget_content(t, k, key.chunk)
+    if t.chunks[key.chunk].live_keys == 0 and t.chunks[key.chunk].token_count:
+        unindex_chunk(t, k, key.chunk)
+        enter_dormant(t, key.chunk)
+        if not keep:
+            forget_content(t, k, key.chunk)
+
+
+@kernel
+def enter_dormant(t: Tables, row: int) -> None:
+    """List a chunk among those with content but no live key."""
+    first = t.meta[FIRST_DORMANT]
+    t.chunks[row].dormant_prev = 0
+    t.chunks[row].dormant_next = first
+    if first:
+        t.chunks[first].dormant_prev = row
+    t.meta[FIRST_DORMANT] = row
+    t.meta[DORMANT] += 1
+
+
+@kernel
+def leave_dormant(t: Tables, row: int) -> None:
+    """Undo `enter_dormant`."""
+    before = t.chunks[row].dormant_prev
+    after = t.chunks[row].dormant_next
+    if before:
+        t.chunks[before].dormant_next = after
+    else:
+        t.meta[FIRST_DORMANT] = after
+    if after:
+        t.chunks[after].dormant_prev = before
+    t.meta[DORMANT] -= 1
 
 
 @kernel
@@ -353,17 +413,17 @@ def write_place(t: Tables, k: HashKeys, w: Write, place: int, state: int, size: 
     if state == LIVE and was != LIVE:
         key_gains(t, k, w.blend, p.key)
     elif state != LIVE and was == LIVE:
-        key_loses(t, k, w.blend, p.key)
+        key_loses(t, k, w.blend, w.keep, p.key)
 
 
 @kernel
-def remove_place(t: Tables, k: HashKeys, blend: bool, place: int) -> None:
+def remove_place(t: Tables, k: HashKeys, blend: bool, keep: bool, place: int) -> None:
     """Remove a placement or tombstone, and its key and chunk where it was their last row."""
     p = t.places[place]
     key = np.int64(p.key)
     detach(t, place)
     if p.state == LIVE:
-        key_loses(t, k, blend, key)
+        key_loses(t, k, blend, keep, key)
     before = p.key_prev
     after = p.key_next
     if before:
@@ -384,7 +444,7 @@ def remove_place(t: Tables, k: HashKeys, blend: bool, place: int) -> None:
 
 @kernel
 def remove_key(t: Tables, row: int) -> None:
-    """Remove a key without rows of placements, and its chunk where it was its last."""
+    """Remove a key without rows of placements, and its chunk where it was its last and nothing lies dormant."""
     key = t.keys[row]
     chunk = np.int64(key.chunk)
     before = key.chunk_prev
@@ -401,9 +461,15 @@ def remove_key(t: Tables, row: int) -> None:
     unlink(t.meta, KEYS, t.key_buckets, t.keys, row)
     key.chunk = 0
     free_row(t.meta, KEYS, t.keys, row)
-    if t.chunks[chunk].first_key == 0:
-        unlink(t.meta, CHUNKS, t.chunk_buckets, t.chunks, chunk)
-        free_row(t.meta, CHUNKS, t.chunks, chunk)
+    remove_idle_chunk(t, chunk)
+
+
+@kernel
+def remove_idle_chunk(t: Tables, row: int) -> None:
+    """Remove a chunk of which there is neither a key nor any content."""
+    if t.chunks[row].first_key == 0 and t.chunks[row].token_count == 0:
+        unlink(t.meta, CHUNKS, t.chunk_buckets, t.chunks, row)
+        free_row(t.meta, CHUNKS, t.chunks, row)
 
 
 @kernel
@@ -412,7 +478,10 @@ def forget_content(t: Tables, k: HashKeys, row: int) -> None:
     chunk = t.chunks[row]
     if chunk.token_count == 0:
         return
-    unindex_chunk(t, k, row)
+    if chunk.live_keys:
+        unindex_chunk(t, k, row)
+    else:
+        leave_dormant(t, row)
     if chunk.content:
         release_content(t, chunk.content)
     else:
@@ -449,7 +518,13 @@ def bind_offset(t: Tables, w: Write, row: int, offset: int) -> None:
     if offset < 0:
         return
     if chunk.token_offset >= 0 and stamp_before(
-        t, w, chunk.offset_generation, chunk.offset_ts, chunk.offset_instance, chunk.offset_epoch, chunk.offset_seq
+        t,
+        w,
+        chunk.offset_generation,
+        chunk.offset_ts,
+        chunk.offset_instance,
+        chunk.offset_epoch,
+        chunk.offset_seq,
     ):
         return
     hold_instance(t, w.instance)
@@ -465,7 +540,14 @@ def bind_offset(t: Tables, w: Write, row: int, offset: int) -> None:
 
 @kernel
 def bind_tokens(
-    t: Tables, k: HashKeys, w: Write, row: int, tokens: NDArray[np.uint32], start: int, count: int, offset: int
+    t: Tables,
+    k: HashKeys,
+    w: Write,
+    row: int,
+    tokens: NDArray[np.uint32],
+    start: int,
+    count: int,
+    offset: int,
 ) -> None:
     """Bind a chunk to the tokens and offset that a store carries, as far as their stamp allows."""
     chunk = t.chunks[row]
@@ -478,7 +560,7 @@ def bind_tokens(
     if chunk.token_count:
         if stamp_before(t, w, chunk.generation, chunk.ts, chunk.instance, chunk.epoch, chunk.seq):
             return
-    elif chunk.live_keys == 0:
+    elif chunk.live_keys == 0 and not w.keep:
         return
     width = t.tokens.shape[1]
     if not has_room(t.meta, TOKENS, (count + width - 1) // width):
@@ -491,6 +573,8 @@ def bind_tokens(
     else:
         chunk.token_row = write_tokens(t, tokens, start, count)
     chunk.token_count = count
+    if chunk.live_keys == 0:
+        enter_dormant(t, row)
     stamp_content(t, w, row)
     bind_offset(t, w, row, offset)
     index_chunk(t, k, row)
@@ -504,26 +588,24 @@ def apply_slice(t: Tables, k: HashKeys, w: Write, cols: Columns, begin: int, end
         scope = cols.scope_ids[cols.scope[e]]
         kv_rank = cols.kv_rank[e]
         group = cols.object_group_id[e]
+        length = cols.hash_lens[c]
         d0 = cols.digests[c, 0]
         d1 = cols.digests[c, 1]
         d2 = cols.digests[c, 2]
         d3 = cols.digests[c, 3]
-        chunk_hash = hash_digest(k.table, d0, d1, d2, d3, cols.hash_lens[c])
-        chunk = find_chunk(t, chunk_hash, d0, d1, d2, d3, cols.hash_lens[c])
+        chunk_hash = hash_digest(k.table, d0, d1, d2, d3, length)
+        chunk = find_chunk(t, chunk_hash, d0, d1, d2, d3, length)
         key = 0
         place = 0
         if chunk:
             key = find_key(t, hash_key(k, chunk, scope, kv_rank, group), chunk, scope, kv_rank, group)
-        if w.event == ACCESS:
-            if key and t.keys[key].live:
-                t.last_access[key] = max(t.last_access[key], w.ts)
-                t.access_count[key] += 1
-            continue
-        if key:
+        if key and w.event != ACCESS:
             place = find_place(t, hash_words(k.table, key, w.site, 3, 0, 0), key, w.site)
         stores = w.event == STORE and not w.void
         if place == 0 and (stores or w.tombstones):
-            if not (has_room(t.meta, CHUNKS, 1) and has_room(t.meta, KEYS, 1) and has_room(t.meta, PLACES, 1)):
+            if not (
+                has_room(t.meta, CHUNKS, 1) and has_room(t.meta, KEYS, 1) and has_room(t.meta, PLACES, 1)
+            ):
                 t.meta[REFUSED] += 1
                 continue
             if chunk == 0:
@@ -531,25 +613,42 @@ def apply_slice(t: Tables, k: HashKeys, w: Write, cols: Columns, begin: int, end
             if key == 0:
                 key = new_key(t, hash_key(k, chunk, scope, kv_rank, group), chunk, scope, kv_rank, group)
             place = new_place(t, hash_words(k.table, key, w.site, 3, 0, 0), key, w.site)
-        if place and (t.places[place].state == 0 or not is_older(t, w, place)):
+        if w.event == ACCESS:
+            if key and t.keys[key].live:
+                t.last_access[key] = max(t.last_access[key], w.ts)
+                t.access_count[key] += 1
+        elif place and (t.places[place].state == 0 or not is_older(t, w, place)):
             if stores:
                 write_place(t, k, w, place, LIVE, cols.size_bytes[e])
             elif w.tombstones:
                 write_place(t, k, w, place, TOMBSTONE, 0)
             else:
-                remove_place(t, k, w.blend, place)
-                continue
-        if stores:
-            if t.keys[key].live:
+                remove_place(t, k, w.blend, w.keep, place)
+        if w.event == STORE:
+            if stores and t.keys[key].live:
                 t.last_access[key] = max(t.last_access[key], w.ts)
-            start = cols.token_starts[c]
-            count = cols.token_starts[c + 1] - start
-            if count:
-                bind_tokens(t, k, w, chunk, cols.tokens, start, count, cols.token_offsets[c])
+            if cols.token_starts[c + 1] > cols.token_starts[c]:
+                if chunk == 0 and w.keep and has_room(t.meta, CHUNKS, 1):
+                    chunk = new_chunk(t, chunk_hash, cols, c)
+                if chunk:
+                    start = cols.token_starts[c]
+                    bind_tokens(
+                        t,
+                        k,
+                        w,
+                        chunk,
+                        cols.tokens,
+                        start,
+                        cols.token_starts[c + 1] - start,
+                        cols.token_offsets[c],
+                    )
+        if chunk and not w.keep and t.chunks[chunk].live_keys == 0 and t.chunks[chunk].token_count:
+            forget_content(t, k, chunk)
+            remove_idle_chunk(t, chunk)
 
 
 @kernel
-def fence_slice(t: Tables, k: HashKeys, blend: bool, instance: int, limit: int) -> int:
+def fence_slice(t: Tables, k: HashKeys, blend: bool, keep: bool, instance: int, limit: int) -> int:
     """Void up to `limit` L1 placements that an instance wrote last; return how many there were.
 
     A shared one leaves a tombstone with its stamp, so that what other writers wrote before it stays overruled.
@@ -562,19 +661,19 @@ def fence_slice(t: Tables, k: HashKeys, blend: bool, instance: int, limit: int) 
             t.places[place].state = TOMBSTONE
             t.places[place].size_bytes = 0
             attach(t, place)
-            key_loses(t, k, blend, t.places[place].key)
+            key_loses(t, k, blend, keep, t.places[place].key)
         else:
-            remove_place(t, k, blend, place)
+            remove_place(t, k, blend, keep, place)
         done += 1
     return done
 
 
 @kernel
-def settle_slice(t: Tables, k: HashKeys, blend: bool, instance: int, limit: int) -> int:
+def settle_slice(t: Tables, k: HashKeys, blend: bool, keep: bool, instance: int, limit: int) -> int:
     """Remove up to `limit` private tombstones of an instance; return how many there were."""
     done = 0
     while done < limit and t.lists[LIST_TOMBSTONES, instance].first:
-        remove_place(t, k, blend, t.lists[LIST_TOMBSTONES, instance].first)
+        remove_place(t, k, blend, keep, t.lists[LIST_TOMBSTONES, instance].first)
         done += 1
     return done
 
@@ -588,9 +687,21 @@ def expire_slice(t: Tables, k: HashKeys, blend: bool, before: float, limit: int)
         if place == 0:
             break
         if t.places[place].ts < before:
-            remove_place(t, k, blend, place)
+            remove_place(t, k, blend, False, place)
             gone += 1
         else:
             pull_place(t.lists, LIST_TOMBSTONES, 0, t.places, place)
             push_place(t.lists, LIST_TOMBSTONES, 0, t.places, place)
     return gone
+
+
+@kernel
+def forget_dormant_slice(t: Tables, k: HashKeys, limit: int) -> int:
+    """Forget the content of up to `limit` chunks without a live key; return how many there were."""
+    done = 0
+    while done < limit and t.meta[FIRST_DORMANT]:
+        chunk = t.meta[FIRST_DORMANT]
+        forget_content(t, k, chunk)
+        remove_idle_chunk(t, chunk)
+        done += 1
+    return done

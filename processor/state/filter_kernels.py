@@ -9,8 +9,11 @@ over. A reader that runs while that happens sees the version change and probes a
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from processor.kernel import kernel
+from processor.state.hashing import HashKeys
+from processor.state.hashing_kernels import FILTER_PATTERNS
 from processor.state.layout import (
     CONTENTS,
     FILTER_ACTIVE,
@@ -34,39 +37,35 @@ STEP_ROWS = 64
 
 
 @kernel
-def filter_bits(spread: int) -> int:
+def filter_bits(patterns: NDArray[np.uint64], spread: int) -> int:
     """Return the three bits of a content in its word."""
-    one = np.uint64(1)
-    low = np.uint64(63)
-    return (
-        (one << ((spread >> np.uint64(20)) & low))
-        | (one << ((spread >> np.uint64(26)) & low))
-        | (one << ((spread >> np.uint64(32)) & low))
-    )
+    return patterns[(spread >> np.uint64(20)) & np.uint64(FILTER_PATTERNS - 1)]
 
 
 @kernel
-def filter_add(t: Tables, multiplier: int, polynomial: int) -> None:
+def filter_add(t: Tables, k: HashKeys, polynomial: int) -> None:
     """Add a content that has just become indexed, and carry a filter under construction on."""
-    spread = polynomial * multiplier
+    spread = polynomial * k.filter_multiplier
     active = t.meta[FILTER_ACTIVE]
-    t.filter_words[active, spread >> np.uint64(t.meta[FILTER_SHIFT])] |= filter_bits(spread)
+    t.filter_words[active, spread >> np.uint64(t.meta[FILTER_SHIFT])] |= filter_bits(k.filter_bits, spread)
     if t.meta[FILTER_PHASE] == FILLING:
-        t.filter_words[1 - active, spread >> np.uint64(t.meta[FILTER_NEXT_SHIFT])] |= filter_bits(spread)
+        t.filter_words[1 - active, spread >> np.uint64(t.meta[FILTER_NEXT_SHIFT])] |= filter_bits(
+            k.filter_bits, spread
+        )
     elif t.meta[FILTER_PHASE] == IDLE:
         log2 = 64 - t.meta[FILTER_SHIFT]
         if t.meta[INDEXED_CONTENTS] > CONTENTS_PER_WORD << log2 and log2 < t.meta[FILTER_MAX_LOG2]:
             start_filter(t)
-    filter_step(t, multiplier)
+    filter_step(t, k)
 
 
 @kernel
-def filter_drop(t: Tables, multiplier: int) -> None:
+def filter_drop(t: Tables, k: HashKeys) -> None:
     """Note that a content is indexed no more; its bits stay until the next filter."""
     t.meta[FILTER_STALE] += 1
     if t.meta[FILTER_PHASE] == IDLE and t.meta[FILTER_STALE] > t.meta[INDEXED_CONTENTS] + 1024:
         start_filter(t)
-    filter_step(t, multiplier)
+    filter_step(t, k)
 
 
 @kernel
@@ -83,7 +82,7 @@ def start_filter(t: Tables) -> None:
 
 
 @kernel
-def filter_step(t: Tables, multiplier: int) -> None:
+def filter_step(t: Tables, k: HashKeys) -> None:
     """Do a bounded part of the work on the next filter."""
     if t.meta[FILTER_PHASE] == IDLE:
         return
@@ -103,8 +102,8 @@ def filter_step(t: Tables, multiplier: int) -> None:
     stop = min(cursor + STEP_ROWS, t.meta[CONTENTS + HIGH_WATER])
     for row in range(cursor, stop):
         if t.contents[row].occupants > 0:
-            spread = t.contents[row].polynomial * multiplier
-            t.filter_words[other, spread >> shift] |= filter_bits(spread)
+            spread = t.contents[row].polynomial * k.filter_multiplier
+            t.filter_words[other, spread >> shift] |= filter_bits(k.filter_bits, spread)
     t.meta[FILTER_CURSOR] = stop
     if stop == t.meta[CONTENTS + HIGH_WATER]:
         t.meta[FILTER_ACTIVE] = other

@@ -13,7 +13,7 @@ import blake3
 import numpy as np
 from numpy.typing import NDArray
 
-from processor.state.hashing_kernels import BLOCK_WINDOWS, TABLE_KEYS, power_tables
+from processor.state.hashing_kernels import BLOCK_WINDOWS, FILTER_PATTERNS, TABLE_KEYS, power_tables
 
 SEED_BYTES = 32
 
@@ -25,8 +25,9 @@ class HashKeys(NamedTuple):
         table: uint64[TABLE_KEYS], for bucket numbers and treap priorities.
         fingerprint: uint64[2, chunk_size], for the two halves of a fingerprint.
         powers: uint64[BLOCK_WINDOWS + chunk_size + 1], powers of the polynomial's odd base.
-        inverses: uint64[BLOCK_WINDOWS + 1], powers of the base's inverse modulo 2^64.
+        inverses: uint64[BLOCK_WINDOWS + 1], powers of the base's inverse modulo 2^64, times `filter_multiplier`.
         filter_multiplier: odd, spreads a window's hash over the filter.
+        filter_bits: uint64[FILTER_PATTERNS], words with three bits set.
         fingerprint_mask: all ones; a test shrinks it to force collisions.
     """
 
@@ -35,6 +36,7 @@ class HashKeys(NamedTuple):
     powers: NDArray[np.uint64]
     inverses: NDArray[np.uint64]
     filter_multiplier: np.uint64
+    filter_bits: NDArray[np.uint64]
     fingerprint_mask: np.uint64
 
 
@@ -53,15 +55,19 @@ def derive_keys(seed: bytes, chunk_size: int, fingerprint_bits: int = 64) -> Has
         raise ValueError(f"seed must have {SEED_BYTES} bytes (got {len(seed)})")
     if not 1 <= fingerprint_bits <= 64:
         raise ValueError(f"fingerprint_bits must be 1 to 64 (got {fingerprint_bits})")
-    count = TABLE_KEYS + 2 * chunk_size + 2
+    count = TABLE_KEYS + 2 * chunk_size + FILTER_PATTERNS + 2
     stream = np.frombuffer(blake3.blake3(seed).digest(length=8 * count), dtype="<u8").astype(np.uint64)
     base, multiplier = (int(word) | 1 for word in stream[-2:])
-    powers, inverses = power_tables(np.uint64(base), np.uint64(pow(base, -1, 1 << 64)), BLOCK_WINDOWS, chunk_size)
+    powers, inverses = power_tables(
+        np.uint64(base), np.uint64(pow(base, -1, 1 << 64)), BLOCK_WINDOWS, chunk_size
+    )
+    bits = stream[-2 - FILTER_PATTERNS : -2, None] >> np.arange(0, 24, 6, dtype=np.uint64) & np.uint64(63)
     return HashKeys(
         table=stream[:TABLE_KEYS].copy(),
         fingerprint=stream[TABLE_KEYS : TABLE_KEYS + 2 * chunk_size].reshape(2, chunk_size).copy(),
         powers=powers,
-        inverses=inverses,
+        inverses=inverses * np.uint64(multiplier),
         filter_multiplier=np.uint64(multiplier),
+        filter_bits=np.bitwise_or.reduce(np.uint64(1) << bits[:, :3], axis=1),
         fingerprint_mask=np.uint64((1 << fingerprint_bits) - 1),
     )

@@ -3,6 +3,9 @@
 Buckets and fingerprints are multilinear: the upper half of `k_0 + sum k_i * x_i` modulo 2^64 over 32-bit words `x_i`
 and random 64-bit keys, which is strongly universal (Dietzfelbinger 1996; Lemire and Kaser 2014). A window's polynomial
 `sum t_j * C^j` can be made to collide whatever the odd base `C`; it only ever feeds the filter.
+
+Loops over tokens count in uint64: a signed index could be negative and mean "from the end", and checking for that
+keeps the loop from being vectorised (133 against 22 ns for 256 products).
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ from numpy.typing import NDArray
 from processor.kernel import kernel
 
 TABLE_KEYS = 16
+FILTER_PATTERNS = 1024
 BLOCK_WINDOWS = 4096
 """Windows that are hashed from one set of power tables, which with it fit the second-level cache."""
 
@@ -35,7 +39,9 @@ def hash_digest(keys: NDArray[np.uint64], d0: int, d1: int, d2: int, d3: int, le
 def hash_words(keys: NDArray[np.uint64], a: int, b: int, c: int, d: int, e: int) -> int:
     """Return the uint32 hash of up to five 32-bit words; unused ones are 0."""
     total = keys[10] + keys[11] * (np.uint64(a) & _LOW) + keys[12] * (np.uint64(b) & _LOW)
-    total += keys[13] * (np.uint64(c) & _LOW) + keys[14] * (np.uint64(d) & _LOW) + keys[15] * (np.uint64(e) & _LOW)
+    total += (
+        keys[13] * (np.uint64(c) & _LOW) + keys[14] * (np.uint64(d) & _LOW) + keys[15] * (np.uint64(e) & _LOW)
+    )
     return np.uint32(total >> _HALF)
 
 
@@ -44,8 +50,9 @@ def fingerprint(keys: NDArray[np.uint64], mask: int, tokens: NDArray[np.uint32],
     """Return the uint64 fingerprint of `keys.shape[1]` tokens from `start` on."""
     low = np.uint64(0)
     high = np.uint64(0)
-    for i in range(keys.shape[1]):
-        token = np.uint64(tokens[start + i])
+    first = np.uint64(start)
+    for i in range(np.uint64(keys.shape[1])):
+        token = np.uint64(tokens[first + i])
         low += keys[0, i] * token
         high += keys[1, i] * token
     return ((high >> _HALF << _HALF) | (low >> _HALF)) & mask
@@ -55,8 +62,9 @@ def fingerprint(keys: NDArray[np.uint64], mask: int, tokens: NDArray[np.uint32],
 def polynomial(powers: NDArray[np.uint64], tokens: NDArray[np.uint32], start: int, count: int) -> int:
     """Return `sum tokens[start + j] * C^j` modulo 2^64 over `count` tokens."""
     total = np.uint64(0)
-    for j in range(count):
-        total += powers[j] * np.uint64(tokens[start + j])
+    first = np.uint64(start)
+    for j in range(np.uint64(count)):
+        total += powers[j] * np.uint64(tokens[first + j])
     return total
 
 

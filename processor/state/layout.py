@@ -41,6 +41,8 @@ CHUNK = np.dtype(
         ("content", "i4"),  # the row of contents that owns its tokens, if it is of full length
         ("token_row", "i4"),
         ("token_count", "u4"),
+        ("dormant_next", "i4"),  # among the chunks with content but no live key
+        ("dormant_prev", "i4"),
         ("hash_len", "u1"),
     ],
     align=True,
@@ -114,7 +116,9 @@ CLAIM = np.dtype(
 POST = np.dtype(
     [("content", "i4"), ("namespace", "u4"), ("root", "i4"), ("hash", "u4"), ("next", "i4")], align=True
 )
-SITE = np.dtype([("size_bytes", "i8"), ("count", "i8"), ("refs", "i8"), ("tier", "u1"), ("shared", "u1")], align=True)
+SITE = np.dtype(
+    [("size_bytes", "i8"), ("count", "i8"), ("refs", "i8"), ("tier", "u1"), ("shared", "u1")], align=True
+)
 INSTANCE = np.dtype([("refs", "i8"), ("l1_count", "i8"), ("rank", "i8")], align=True)
 HEAD = np.dtype([("first", "i4"), ("last", "i4")], align=True)
 
@@ -151,7 +155,9 @@ USED, HIGH_WATER, FREE, CAPACITY, BUCKETS, MASK = range(6)
     FILTER_CURSOR,
     FILTER_STALE,
     FILTER_MAX_LOG2,
-) = range(56, 56 + 23)
+    DORMANT,
+    FIRST_DORMANT,
+) = range(56, 56 + 25)
 META_SIZE = 96
 
 MAX_SCOPES = 1 << 20

@@ -149,10 +149,18 @@ class KeyReader:
                 if instance_id and not instance:
                     break
                 wanted = np.fromiter(
-                    (site is not None and (not backend or site[2] == backend) for site in self._sites.names), np.uint8
+                    (site is not None and (not backend or site[2] == backend) for site in self._sites.names),
+                    np.uint8,
                 )
                 row, fitting, written = scan_keys(
-                    self._tables, row, SLICE if filling else SCAN, tier, instance, wanted, offset - total, rows
+                    self._tables,
+                    row,
+                    SLICE if filling else SCAN,
+                    tier,
+                    instance,
+                    wanted,
+                    offset - total,
+                    rows,
                 )
                 if written:
                     page.extend(self._describe(None, rows[:written], with_tokens=False))
@@ -240,7 +248,14 @@ class _KeyColumns:
         groups = self._groups if group is None else np.full(len(rows), group, np.uint32)
         scopes = np.fromiter((reader._scopes.find(scope) for scope in self._scopes), np.int32)
         find_keys(
-            reader._tables, reader._hash_keys, self._digests, self._hash_lens, scopes, self._kv_ranks, groups, rows
+            reader._tables,
+            reader._hash_keys,
+            self._digests,
+            self._hash_lens,
+            scopes,
+            self._kv_ranks,
+            groups,
+            rows,
         )
         return rows
 

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from processor.kernel import kernel
-from processor.state.blend_kernels import find_post
+from processor.state.blend_kernels import equal_tokens, find_post
 from processor.state.directory_kernels import find_chunk, find_key, hash_key
 from processor.state.filter_kernels import filter_bits
 from processor.state.hashing import HashKeys
@@ -79,7 +79,14 @@ def find_keys(
         h = hash_digest(k.table, digests[i, 0], digests[i, 1], digests[i, 2], digests[i, 3], hash_lens[i])
         chunk = find_chunk(t, h, digests[i, 0], digests[i, 1], digests[i, 2], digests[i, 3], hash_lens[i])
         if chunk:
-            key = find_key(t, hash_key(k, chunk, scopes[i], kv_ranks[i], groups[i]), chunk, scopes[i], kv_ranks[i], groups[i])
+            key = find_key(
+                t,
+                hash_key(k, chunk, scopes[i], kv_ranks[i], groups[i]),
+                chunk,
+                scopes[i],
+                kv_ranks[i],
+                groups[i],
+            )
             if key and t.keys[key].live:
                 rows[i] = key
 
@@ -132,8 +139,10 @@ def gather_tokens(t: Tables, rows: NDArray[np.int32], out: NDArray[np.uint32]) -
         row = t.chunks[chunk].token_row
         while left > 0:
             part = min(width, left)
-            for j in range(part):
-                out[at + j] = t.tokens[row, j]
+            held = np.uint64(row)
+            to = np.uint64(at)
+            for j in range(np.uint64(part)):
+                out[to + j] = t.tokens[held, j]
             at += part
             left -= part
             row = t.token_next[row]
@@ -215,39 +224,81 @@ def probe(
     begin: int,
     stride: int,
     sums: NDArray[np.uint64],
+    passed: NDArray[np.uint8],
     out: Survivors,
 ) -> tuple[int, int]:
     """Find the windows from `begin` on that the filter lets pass, as long as `out` surely holds another block.
 
-    `begin` is a multiple of `stride`; `sums` has BLOCK_WINDOWS + chunk_size elements. Within a block, prefix sums of
+    `begin` is a multiple of `stride`; `sums` has BLOCK_WINDOWS + chunk_size elements and `passed`
+    BLOCK_WINDOWS. Within a block, prefix sums of
     `token * C^j` turn a window's polynomial into a difference times a power of the inverse, so that no multiplication
     waits for another.
 
     Returns:
         (window to go on from, windows that passed)
     """
-    width = k.fingerprint.shape[1]
-    end = query.shape[0] - width + 1
+    end = query.shape[0] - k.fingerprint.shape[1] + 1
     step = max(BLOCK_WINDOWS // stride, 1) * stride
-    active = t.meta[FILTER_ACTIVE]
-    shift = np.uint64(t.meta[FILTER_SHIFT])
     n = 0
     while begin < end and n + BLOCK_WINDOWS < out.position.shape[0]:
         windows = min(step, BLOCK_WINDOWS, end - begin)
-        total = np.uint64(0)
-        sums[0] = total
-        for j in range(windows + width - 1):
-            total += k.powers[j] * np.uint64(query[begin + j])
-            sums[j + 1] = total
-        for i in range(0, windows, stride):
-            spread = (sums[i + width] - sums[i]) * k.inverses[i] * k.filter_multiplier
-            bits = filter_bits(spread)
-            out.position[n] = begin + i
-            n += (t.filter_words[active, spread >> shift] & bits) == bits
+        test_windows(t, k, query, np.uint64(begin), np.uint64(windows), sums, passed)
+        if stride == 1:
+            n = collect_passed(passed, windows, begin, n, out)
+        else:
+            for i in range(0, windows, stride):
+                out.position[n] = begin + i
+                n += passed[i]
         begin += step
     for i in range(n):
         out.fingerprint[i] = fingerprint(k.fingerprint, k.fingerprint_mask, query, out.position[i])
     return begin, n
+
+
+@kernel
+def test_windows(
+    t: Tables,
+    k: HashKeys,
+    query: NDArray[np.uint32],
+    begin: int,
+    windows: int,
+    sums: NDArray[np.uint64],
+    passed: NDArray[np.uint8],
+) -> None:
+    """Ask the filter for every window of a block; one short loop a step, so that all but the sum are vectorised."""
+    width = np.uint64(k.fingerprint.shape[1])
+    one = np.uint64(1)
+    tokens = windows + width - one
+    for j in range(tokens):
+        sums[j + one] = k.powers[j] * np.uint64(query[begin + j])
+    total = np.uint64(0)
+    sums[np.uint64(0)] = total
+    for j in range(tokens):
+        total += sums[j + one]
+        sums[j + one] = total
+    for i in range(windows):
+        sums[i] = (sums[i + width] - sums[i]) * k.inverses[i]
+    active = np.uint64(t.meta[FILTER_ACTIVE])
+    shift = np.uint64(t.meta[FILTER_SHIFT])
+    for i in range(windows):
+        spread = sums[i]
+        bits = filter_bits(k.filter_bits, spread)
+        passed[i] = (t.filter_words[active, spread >> shift] & bits) == bits
+
+
+@kernel
+def collect_passed(passed: NDArray[np.uint8], windows: int, begin: int, n: int, out: Survivors) -> int:
+    """Append the positions of the windows that passed; nearly all did not, so they are looked at 64 at a time."""
+    for group in range(0, windows, 64):
+        stop = min(group + 64, windows)
+        any_passed = np.uint8(0)
+        for i in range(np.uint64(group), np.uint64(stop)):
+            any_passed |= passed[i]
+        if any_passed:
+            for i in range(group, stop):
+                out.position[n] = begin + i
+                n += passed[i]
+    return n
 
 
 @kernel
@@ -281,7 +332,9 @@ def resolve(
                 if post:
                     slot = cursor_slot(cursors, t.contents[content].serial)
                     claim = treap_after(t.claims, t.posts[post].root, cursors.order[slot])
-                    if claim and window_equals(t, t.contents[content].token_row, query, position):
+                    if claim and equal_tokens(
+                        t, t.contents[content].token_row, query, position, t.tokens.shape[1]
+                    ):
                         if cursors.serial[slot] == 0:
                             cursors.serial[slot] = t.contents[content].serial
                             used += 1
@@ -298,15 +351,6 @@ def resolve(
                         break
             content = t.contents[content].next
     return end, used, matched
-
-
-@kernel
-def window_equals(t: Tables, row: int, query: NDArray[np.uint32], position: int) -> bool:
-    """Tell whether a query has exactly the tokens of a row at a position."""
-    different = False
-    for i in range(t.tokens.shape[1]):
-        different |= t.tokens[row, i] != query[position + i]
-    return not different
 
 
 @kernel

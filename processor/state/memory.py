@@ -31,7 +31,9 @@ def reserve(shape: int | tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
     try:
         region = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE)
     except (OSError, ValueError, OverflowError) as error:
-        raise MemoryError(f"cannot reserve {size:,} bytes of address space: {error}; lower --max-chunks") from error
+        raise MemoryError(
+            f"cannot reserve {size:,} bytes of address space: {error}; lower --max-chunks"
+        ) from error
     if size >= _HUGE_FROM_BYTES:
         region.madvise(mmap.MADV_HUGEPAGE)
     return np.frombuffer(region, dtype=kind, count=count).reshape(dimensions)

@@ -60,7 +60,9 @@ def bucket_of(meta: NDArray[np.int64], table: int, hash_value: int) -> int:
 
 
 @kernel
-def link(meta: NDArray[np.int64], table: int, buckets: NDArray[np.int32], rows: NDArray[Any], row: int) -> None:
+def link(
+    meta: NDArray[np.int64], table: int, buckets: NDArray[np.int32], rows: NDArray[Any], row: int
+) -> None:
     """Put a row whose `hash` is set into its chain, and split a bucket if the table is full."""
     bucket = bucket_of(meta, table, rows[row].hash)
     rows[row].next = buckets[bucket]
@@ -95,7 +97,9 @@ def split_bucket(meta: NDArray[np.int64], table: int, buckets: NDArray[np.int32]
 
 
 @kernel
-def unlink(meta: NDArray[np.int64], table: int, buckets: NDArray[np.int32], rows: NDArray[Any], row: int) -> None:
+def unlink(
+    meta: NDArray[np.int64], table: int, buckets: NDArray[np.int32], rows: NDArray[Any], row: int
+) -> None:
     """Take a row out of its chain."""
     bucket = bucket_of(meta, table, rows[row].hash)
     other = buckets[bucket]
