@@ -1,0 +1,92 @@
+"""The `blendstream` command as processes of its own."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from api.client import Client
+from tests.waiting import wait_for
+
+BLENDSTREAM = Path(sys.executable).with_name("blendstream")
+START_TIMEOUT = 180.0
+"""Seconds until a server must listen; kernels that were never compiled take most of it."""
+STOP_TIMEOUT = 10.0
+
+
+@dataclass
+class Process:
+    """A running server and what it has said on stderr."""
+
+    process: subprocess.Popen[str]
+    lines: list[str] = field(default_factory=list)
+
+    @property
+    def address(self) -> str | None:
+        found = re.search(r"serving on (\S+)", "".join(self.lines))
+        return found[1] if found else None
+
+    def terminate(self) -> int:
+        """Ask it to stop; its exit status."""
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(STOP_TIMEOUT)
+
+    def read(self) -> None:
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            self.lines.append(line)
+
+
+@contextmanager
+def server(*arguments: str, port: int = 0) -> Iterator[tuple[Process, Client]]:
+    """`blendstream serve` on a free port, once it listens, and a client of it; killed if it still runs."""
+    command = [BLENDSTREAM, "serve", "--host", "127.0.0.1", "--port", str(port), "--max-chunks", "65536"]
+    running = Process(
+        subprocess.Popen([*command, *arguments], stderr=subprocess.PIPE, text=True, env=environment())
+    )
+    reader = threading.Thread(target=running.read)
+    reader.start()
+    try:
+        address = wait_for(
+            lambda: running.address or _ended(running), START_TIMEOUT, "the server does not listen"
+        )
+        with Client(address, timeout=30) as client:
+            yield running, client
+    finally:
+        running.process.kill()
+        running.process.wait()
+        reader.join()
+
+
+def blendstream(*arguments: str, timeout: float = 60.0) -> subprocess.CompletedProcess[str]:
+    """Run a command to its end; it must succeed."""
+    done = subprocess.run(
+        [BLENDSTREAM, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        env=environment(),
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done
+
+
+def environment() -> dict[str, str]:
+    """Our environment without settings of Blendstream that a developer may have there; wide tables."""
+    kept = {"BLENDSTREAM_KERNEL_CACHE"}
+    ours = {name: value for name, value in os.environ.items() if not name.startswith("BLENDSTREAM_")}
+    return {**ours, **{name: os.environ[name] for name in kept if name in os.environ}, "COLUMNS": "200"}
+
+
+def _ended(running: Process) -> str:
+    assert running.process.poll() is None, "".join(running.lines)
+    return ""
