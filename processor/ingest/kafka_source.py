@@ -283,7 +283,7 @@ class KafkaEventSource:
         for partition in partitions:
             if partition not in self._partitions:
                 low, high = self._topic.bounds(partition, REQUEST_TIMEOUT)
-                position = self._start_positions.get(partition, low)
+                position = self._start_positions.pop(partition, low)
                 self._partitions[partition] = PartitionProgress(partition, position, high)
         consumer.assign(
             [TopicPartition(self._settings.topic, p.partition, p.position) for p in self._progress()]
