@@ -38,6 +38,8 @@ from processor.ingest.progress import PartitionProgress, lag_seconds, watermark
 from processor.ingest.source import Mark, Position, ReplayCapability, SourceStatus
 
 logger = logging.getLogger(__name__)
+client_logger = logging.getLogger(__name__ + ".client")
+"""What librdkafka itself has to say."""
 
 POLL_TIMEOUT = 0.2
 """Seconds that one wait for a message takes at most, and so that a stop waits."""
@@ -66,6 +68,7 @@ _GUARANTEES: Mapping[str, Any] = {
 _DEFAULTS: Mapping[str, Any] = {
     "client.id": "blendstream",
     "fetch.queue.backoff.ms": 10,
+    "reconnect.backoff.max.ms": 2_000,
     "topic.metadata.refresh.interval.ms": 10_000,
 }
 _GONE = frozenset(
@@ -219,9 +222,10 @@ class KafkaEventSource:
 
     def _read(self) -> None:
         """Read with one consumer until the end, or until something makes another one necessary."""
+        partitions = self._find_partitions()
         consumer = self._new_consumer()
         try:
-            self._assign(consumer, self._find_partitions())
+            self._assign(consumer, partitions)
             refresh = time.monotonic() + REFRESH_INTERVAL
             look = 0.0
             while not self._ending.is_set():
@@ -244,7 +248,7 @@ class KafkaEventSource:
 
     def _new_consumer(self) -> Consumer:
         settings = {**_DEFAULTS, **self._connection, **_GUARANTEES, "group.id": self._settings.group_id}
-        return Consumer({**settings, "error_cb": self._on_error}, logger=logger)
+        return Consumer({**settings, "error_cb": self._on_error}, logger=client_logger)
 
     def _on_error(self, error: KafkaError) -> None:
         if error.code() == KafkaError._ALL_BROKERS_DOWN:
@@ -271,7 +275,10 @@ class KafkaEventSource:
         except KafkaException as error:
             self._note_trouble(error.args[0].str())
             return
-        self._trouble = None
+        if self._trouble is not None:
+            # The ends heard of before the trouble would make it look as if nothing had come meanwhile.
+            self._ask_for_ends()
+            self._trouble = None
         new = sorted(set(found) - set(self._partitions))
         if new:
             logger.info("topic %r has new partitions: %s", self._settings.topic, new)
@@ -295,7 +302,12 @@ class KafkaEventSource:
             asked = TopicPartition(self._settings.topic, progress.partition)
             bounds = consumer.get_watermark_offsets(asked, cached=True)
             if bounds is not None and bounds[1] >= 0:
-                progress.end = max(bounds[1], progress.position)
+                progress.end = max(bounds[1], progress.end or 0)
+
+    def _ask_for_ends(self) -> None:
+        assert self._topic is not None
+        for progress in self._partitions.values():
+            progress.end = max(self._topic.bounds(progress.partition, REQUEST_TIMEOUT)[1], progress.end or 0)
 
     def _drain_size(self) -> int:
         return max(1, min(DRAIN_RECORDS, int(DRAIN_BYTES / self._record_bytes)))

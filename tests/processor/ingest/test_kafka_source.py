@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions
 
-from deploy.broker import create_topic, delete_topic
+from deploy.broker import create_topic, delete_topic, make_broker
 from processor.ingest import kafka_source
 from processor.ingest.broadcaster import Broadcaster
 from processor.ingest.decode import Decoder
@@ -376,3 +378,26 @@ def drop_records(broker: RunningBroker, topic: str, before: int) -> None:
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     for answer in admin.delete_records([TopicPartition(topic, 0, before)]).values():
         answer.result(20)
+
+
+@pytest.mark.needs("java")
+def test_a_broker_that_dies_is_told_of_and_reading_goes_on_when_it_is_back(
+    tmp_path: Path, read: Callable[..., Reader]
+) -> None:
+    with make_broker("kafka", data_dir=tmp_path) as broker:
+        where = RunningBroker(broker.bootstrap, "kafka")
+        create_topic(where.bootstrap, "events")
+        send(where, "events", records([1, 2]))
+        reader = read(where.bootstrap, "events")
+        reader.wait_for_end(2)
+        broker.kill()
+        wait_for(lambda: reader.source.status().error, 20, "the outage to be noticed")
+        status = reader.source.status()
+        assert (status.lag_seconds, status.caught_up) == (None, False)
+        assert reader.source.watermark() < time.time() - 0.001
+        assert reader.source.end_offsets() == {0: 2}
+        broker.start()
+        send(where, "events", records([3]))
+        reader.wait_for_end(3)
+        assert reader.recorder.seqs == [1, 2, 3]
+        assert not reader.stream().gap_detected
