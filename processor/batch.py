@@ -1,8 +1,8 @@
 """A decoded batch as columns: the one thing that ingest hands to state.
 
 Both wires decode into `EventBatch`; nothing past the decoder knows which one a batch came by. The arrays are
-read-only by agreement: several consumers read the same ones, and some keep views of them for the length of a call.
-An `Admission` is what the gate adds to a batch before it fans it out.
+read-only by agreement: several consumers read the same ones, and some keep views of them for the length of a
+call. An `Admission` is what the gate adds to a batch before it fans it out.
 """
 
 from __future__ import annotations
@@ -18,8 +18,6 @@ HASH_BYTES = 32
 """Bytes kept of a chunk hash; shorter ones are zero-padded and keep their length beside them."""
 
 
-
-
 @dataclass(slots=True, eq=False)
 class BatchColumns:
     """The entries of one batch. `c` counts its chunks, `n` its entries, `t` the tokens of all its chunks.
@@ -28,7 +26,8 @@ class BatchColumns:
         scopes: the `(model_name, cache_salt)` pairs that `scope` numbers.
         chunk_hashes: uint8[c, 32], zero-padded behind `hash_lens`.
         hash_lens: uint8[c], 1 to 32.
-        token_starts: int64[c + 1]; chunk `i` has `tokens[token_starts[i]:token_starts[i + 1]]`, empty if unknown.
+        token_starts: int64[c + 1]; chunk `i` has `tokens[token_starts[i]:token_starts[i + 1]]`, empty if
+            unknown.
         tokens: uint32[t].
         token_offsets: int64[c], -1 if unknown.
         chunk: uint32[n], the chunk of an entry.
@@ -36,7 +35,8 @@ class BatchColumns:
         kv_rank: uint64[n].
         object_group_id: uint32[n].
         size_bytes: int64[n], 0 to 2^63-1.
-        tokens_dropped: chunks whose tokens were left out, because an id was beyond uint32 or the content too long.
+        tokens_dropped: chunks whose tokens were left out, because an id was beyond uint32 or the content too
+            long.
     """
 
     scopes: list[tuple[str, str]] = field(default_factory=list)
@@ -88,13 +88,16 @@ class Admission:
     Attributes:
         epoch: the number of the cursor it belongs to; grows with every cursor opened for the `instance_id`.
         repaired: the batch fills a missing or lost range.
-        l1_void: the batch is of an older incarnation, whose L1 died with it. Private L1 entries are to be ignored;
-            shared L1 entries count as deletes with their stamp, as the fence that came after them would have it.
+        l1_void: the batch is of an older incarnation, whose L1 died with it. Private L1 entries are to be
+            ignored;
+            shared L1 entries count as deletes with their stamp, as the fence that came after them would have
+            it.
         keep_tombstones: the emitter has an open range even after this batch, so that a delete of a private
             placement must leave a tombstone.
-        keep_contents: some emitter has an open range after this batch, or this batch filled one: what is known of a
-            chunk outlives its last key, since a batch that is still to come may have stored another of its keys,
-            without tokens, at a time when they were known.
+        keep_contents: some emitter has an open range after this batch, or this batch filled one: what is
+            known of a
+            chunk outlives its last key, since a batch that is still to come may have stored another of its
+            keys, without tokens, at a time when they were known.
     """
 
     batch: EventBatch

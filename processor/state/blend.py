@@ -1,19 +1,20 @@
 """The blend index as lookups see it: which cached chunks a query contains, at any offset.
 
-A match has two halves. Probing hashes the query and asks the filter, without a lock: a filter that is replaced
-meanwhile shows in its version, and the half is done again. Resolving takes the read lock for at most
-SURVIVORS windows and settles everything exactly. A query far longer than that is resolved in several turns, between
-which the index may change; it still names no chunk twice.
+A match has two halves. Probing hashes the query and asks the filter, without a lock: a filter that is
+replaced meanwhile shows in its version, and the half is done again. Resolving takes the read lock for at most
+SURVIVORS windows and settles everything exactly. A query far longer than that is resolved in several turns,
+between which the index may change; it still names no chunk twice.
 """
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from processor.state.hashing import HashKeys
+from processor.state.entry_kernels import State, probe, resolve
 from processor.state.hashing_kernels import BLOCK_WINDOWS
 from processor.state.interning import Interner
 from processor.state.layout import (
@@ -24,9 +25,8 @@ from processor.state.layout import (
     NAMESPACES,
     NAMESPACES_PER_SCOPE,
     OCCUPANTS,
-    Tables,
 )
-from processor.state.lookup_kernels import Cursors, Matches, Survivors, grow_cursors, probe, resolve
+from processor.state.lookup_kernels import Cursors, Matches, Survivors, grow_cursors
 from processor.state.rwlock import RWLock
 from producer.events import Namespace
 
@@ -70,8 +70,7 @@ class BlendIndex:
 
     def __init__(
         self,
-        tables: Tables,
-        keys: HashKeys,
+        state: State,
         lock: RWLock,
         scopes: Interner[tuple[str, str]],
         *,
@@ -79,16 +78,17 @@ class BlendIndex:
         stride: int,
     ) -> None:
         self.enabled = enabled
-        self._tables = tables
-        self._keys = keys
+        self._state = state
+        self._chunk_size = state.tables.tokens.shape[1]
         self._lock = lock
         self._scopes = scopes
         self._stride = stride
+        self._local = threading.local()
 
     @property
     def base(self) -> int:
         """The secret odd base of the polynomial."""
-        return int(self._keys.powers[1])
+        return int(self._state.keys.powers[1])
 
     def match(self, tokens: NDArray[np.uint32], namespace: Namespace) -> list[Match]:
         """Return the chunks in `tokens` that `namespace` may use, ascending by position, each at most once.
@@ -96,20 +96,13 @@ class BlendIndex:
         Matches may overlap in the query. Releases the GIL while it works.
         """
         query = np.require(tokens, np.uint32, ["C", "A", "W"])
-        if not self.enabled or len(query) < self._tables.tokens.shape[1]:
+        if not self.enabled or len(query) < self._chunk_size:
             return []
-        scratch = (
-            np.empty(BLOCK_WINDOWS + self._tables.tokens.shape[1], np.uint64),
-            np.empty(BLOCK_WINDOWS, np.uint8),
-        )
-        survivors = Survivors(
-            np.empty(SURVIVORS + BLOCK_WINDOWS + 1, np.int64),
-            np.empty(SURVIVORS + BLOCK_WINDOWS + 1, np.uint64),
-        )
-        resolver = _Resolver(self._tables, self._keys, query, survivors)
-        begin, end = 0, len(query) - self._tables.tokens.shape[1] + 1
+        scratch = self._scratch()
+        resolver = _Resolver(self._state, query, scratch.survivors)
+        begin, end = 0, len(query) - self._chunk_size + 1
         while begin < end:
-            begin, passed = self._probe(query, begin, scratch, survivors)
+            begin, passed = self._probe(query, begin, scratch)
             if passed:
                 with self._lock.read:
                     scope = self._scopes.find((namespace.model_name, namespace.cache_salt))
@@ -119,7 +112,7 @@ class BlendIndex:
 
     def stats(self) -> BlendStats:
         """Return the counts; the caller holds the lock."""
-        meta = self._tables.meta
+        meta = self._state.tables.meta
         return BlendStats(
             num_contents=int(meta[INDEXED_CONTENTS]),
             num_chunks=int(meta[OCCUPANTS]),
@@ -128,32 +121,43 @@ class BlendIndex:
             table_size=64 << (64 - int(meta[FILTER_SHIFT])),
         )
 
-    def _probe(
-        self,
-        query: NDArray[np.uint32],
-        begin: int,
-        scratch: tuple[NDArray[np.uint64], NDArray[np.uint8]],
-        survivors: Survivors,
-    ) -> tuple[int, int]:
-        meta = self._tables.meta
+    def _scratch(self) -> _Scratch:
+        scratch: _Scratch | None = getattr(self._local, "scratch", None)
+        if scratch is None:
+            scratch = self._local.scratch = _Scratch(self._chunk_size)
+        return scratch
+
+    def _probe(self, query: NDArray[np.uint32], begin: int, scratch: _Scratch) -> tuple[int, int]:
+        meta = self._state.tables.meta
         for _ in range(3):
             version = meta[FILTER_VERSION]
-            result = probe(self._tables, self._keys, query, begin, self._stride, *scratch, survivors)
+            result = probe(self._state.addresses, query, begin, self._stride, *scratch.arrays)
             if meta[FILTER_VERSION] == version:
                 return result
         with self._lock.read:
-            return probe(self._tables, self._keys, query, begin, self._stride, *scratch, survivors)
+            return probe(self._state.addresses, query, begin, self._stride, *scratch.arrays)
+
+
+class _Scratch:
+    """A thread's arrays for probing: made once, since fresh ones cost more than a short match."""
+
+    def __init__(self, chunk_size: int) -> None:
+        room = SURVIVORS + BLOCK_WINDOWS + 1
+        self.survivors = Survivors(np.empty(room, np.int64), np.empty(room, np.uint64))
+        self.arrays = (
+            np.empty(BLOCK_WINDOWS + chunk_size, np.uint64),
+            np.empty(BLOCK_WINDOWS, np.uint64),
+            np.empty(BLOCK_WINDOWS, np.uint8),
+            self.survivors,
+        )
 
 
 class _Resolver:
     """The second half of one match: what is kept from one turn under the lock to the next."""
 
-    def __init__(
-        self, tables: Tables, keys: HashKeys, query: NDArray[np.uint32], survivors: Survivors
-    ) -> None:
+    def __init__(self, state: State, query: NDArray[np.uint32], survivors: Survivors) -> None:
         self.matches: list[Match] = []
-        self._tables = tables
-        self._keys = keys
+        self._addresses = state.addresses
         self._query = query
         self._survivors = survivors
         self._cursors = Cursors(np.zeros(FIRST_CURSORS, np.int64), np.zeros(FIRST_CURSORS, np.int64))
@@ -166,7 +170,7 @@ class _Resolver:
         at = 0
         while at < count:
             at, self._used, matched = resolve(
-                self._tables, self._keys, namespace, self._query, self._survivors, at, count,
+                self._addresses, namespace, self._query, self._survivors, at, count,
                 self._cursors, self._used, self._out, 0,
             )  # fmt: skip
             self._collect(matched)

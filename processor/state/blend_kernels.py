@@ -1,9 +1,9 @@
 """The blend index: contents, who occupies them, and who may use which occupant.
 
-A content is a distinct text of `chunk_size` tokens. A chunk with that content, a known offset and a live key occupies
-it, and each namespace with a live key of the chunk claims it. A claim exists for every (chunk, namespace) with a live
-key; it hangs in the treap of its (content, namespace), a post, only while the chunk is indexed.
-All of this runs under the write lock.
+A content is a distinct text of `chunk_size` tokens. A chunk with that content, a known offset and a live key
+occupies it, and each namespace with a live key of the chunk claims it. A claim exists for every (chunk,
+namespace) with a live key; it hangs in the treap of its (content, namespace), a post, only while the chunk is
+indexed. All of this runs under the write lock.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from processor.kernel import kernel
+from processor.kernel import Bool, Int, kernel
 from processor.state.filter_kernels import filter_add, filter_drop
 from processor.state.hashing import HashKeys
 from processor.state.hashing_kernels import fingerprint, hash_words, polynomial
@@ -36,7 +36,7 @@ from processor.state.treap_kernels import treap_insert, treap_remove
 
 
 @kernel
-def take_token_row(t: Tables) -> int:
+def take_token_row(t: Tables) -> Int:
     """Take a row of tokens; there must be room."""
     t.meta[TOKENS + USED] += 1
     row = t.meta[TOKENS + FREE]
@@ -50,7 +50,7 @@ def take_token_row(t: Tables) -> int:
 
 
 @kernel
-def free_token_rows(t: Tables, row: int) -> None:
+def free_token_rows(t: Tables, row: Int) -> None:
     """Give the rows of one content's tokens back."""
     while row:
         after = t.token_next[row]
@@ -61,7 +61,7 @@ def free_token_rows(t: Tables, row: int) -> None:
 
 
 @kernel
-def write_tokens(t: Tables, tokens: NDArray[np.uint32], start: int, count: int) -> int:
+def write_tokens(t: Tables, tokens: NDArray[np.uint32], start: Int, count: Int) -> Int:
     """Write tokens into fresh rows; return the first."""
     width = t.tokens.shape[1]
     first = 0
@@ -84,7 +84,7 @@ def write_tokens(t: Tables, tokens: NDArray[np.uint32], start: int, count: int) 
 
 
 @kernel
-def same_tokens(t: Tables, row: int, tokens: NDArray[np.uint32], start: int, count: int) -> bool:
+def same_tokens(t: Tables, row: Int, tokens: NDArray[np.uint32], start: Int, count: Int) -> Bool:
     """Tell whether the rows from `row` on hold exactly these tokens, given that they hold as many."""
     width = t.tokens.shape[1]
     done = 0
@@ -98,7 +98,7 @@ def same_tokens(t: Tables, row: int, tokens: NDArray[np.uint32], start: int, cou
 
 
 @kernel
-def equal_tokens(t: Tables, row: int, tokens: NDArray[np.uint32], start: int, count: int) -> bool:
+def equal_tokens(t: Tables, row: Int, tokens: NDArray[np.uint32], start: Int, count: Int) -> Bool:
     """Tell whether one row begins with these tokens."""
     held = np.uint64(row)
     first = np.uint64(start)
@@ -109,7 +109,7 @@ def equal_tokens(t: Tables, row: int, tokens: NDArray[np.uint32], start: int, co
 
 
 @kernel
-def find_post(t: Tables, k: HashKeys, content: int, namespace: int) -> int:
+def find_post(t: Tables, k: HashKeys, content: Int, namespace: Int) -> Int:
     """Return the post of a (content, namespace), 0 if there is none."""
     h = hash_words(k.table, content, namespace, 1, 0, 0)
     row = chain(t.meta, POSTS, t.post_buckets, h)
@@ -122,10 +122,10 @@ def find_post(t: Tables, k: HashKeys, content: int, namespace: int) -> int:
 
 
 @kernel
-def hold_content(t: Tables, k: HashKeys, tokens: NDArray[np.uint32], start: int) -> int:
+def hold_content(t: Tables, k: HashKeys, tokens: NDArray[np.uint32], start: Int) -> Int:
     """Return the content with these tokens, made if it is new, with one more reference to it."""
     width = t.tokens.shape[1]
-    f = fingerprint(k.fingerprint, k.fingerprint_mask, tokens, start)
+    f = fingerprint(k.fingerprint, k.scalars[1], tokens, start)
     h = np.uint32(f)
     row = chain(t.meta, CONTENTS, t.content_buckets, h)
     while row:
@@ -149,7 +149,7 @@ def hold_content(t: Tables, k: HashKeys, tokens: NDArray[np.uint32], start: int)
 
 
 @kernel
-def release_content(t: Tables, row: int) -> None:
+def release_content(t: Tables, row: Int) -> None:
     """Drop a reference; a content without any is forgotten with its tokens."""
     t.contents[row].refs -= 1
     if t.contents[row].refs == 0:
@@ -159,7 +159,7 @@ def release_content(t: Tables, row: int) -> None:
 
 
 @kernel
-def hang_claim(t: Tables, k: HashKeys, claim: int) -> None:
+def hang_claim(t: Tables, k: HashKeys, claim: Int) -> None:
     """Put a claim of an indexed chunk into its post."""
     chunk = t.claims[claim].chunk
     content = t.chunks[chunk].content
@@ -182,7 +182,7 @@ def hang_claim(t: Tables, k: HashKeys, claim: int) -> None:
 
 
 @kernel
-def unhang_claim(t: Tables, claim: int) -> None:
+def unhang_claim(t: Tables, claim: Int) -> None:
     """Take a claim out of its post."""
     post = t.claims[claim].post
     namespace = t.claims[claim].namespace
@@ -198,7 +198,7 @@ def unhang_claim(t: Tables, claim: int) -> None:
 
 
 @kernel
-def index_chunk(t: Tables, k: HashKeys, chunk: int) -> None:
+def index_chunk(t: Tables, k: HashKeys, chunk: Int) -> None:
     """Make a chunk an occupant of its content, if it can be one and is not yet, for all its namespaces."""
     row = t.chunks[chunk]
     if row.order or row.content == 0 or row.token_offset < 0 or row.live_keys == 0:
@@ -217,7 +217,7 @@ def index_chunk(t: Tables, k: HashKeys, chunk: int) -> None:
 
 
 @kernel
-def unindex_chunk(t: Tables, k: HashKeys, chunk: int) -> None:
+def unindex_chunk(t: Tables, k: HashKeys, chunk: Int) -> None:
     """Take a chunk out of the index, for all its namespaces at once."""
     row = t.chunks[chunk]
     if row.order == 0:
@@ -235,7 +235,7 @@ def unindex_chunk(t: Tables, k: HashKeys, chunk: int) -> None:
 
 
 @kernel
-def find_claim(t: Tables, h: int, chunk: int, namespace: int) -> int:
+def find_claim(t: Tables, h: Int, chunk: Int, namespace: Int) -> Int:
     """Return the claim of a (chunk, namespace), 0 if there is none."""
     row = chain(t.meta, CLAIMS, t.claim_buckets, h)
     while row:
@@ -247,7 +247,7 @@ def find_claim(t: Tables, h: int, chunk: int, namespace: int) -> int:
 
 
 @kernel
-def add_claim(t: Tables, k: HashKeys, chunk: int, namespace: int) -> None:
+def add_claim(t: Tables, k: HashKeys, chunk: Int, namespace: Int) -> None:
     """Count a key that came to life; the first of its namespace claims the chunk."""
     h = hash_words(k.table, chunk, namespace, 2, 0, 0)
     claim = find_claim(t, h, chunk, namespace)
@@ -272,7 +272,7 @@ def add_claim(t: Tables, k: HashKeys, chunk: int, namespace: int) -> None:
 
 
 @kernel
-def drop_claim(t: Tables, k: HashKeys, chunk: int, namespace: int) -> None:
+def drop_claim(t: Tables, k: HashKeys, chunk: Int, namespace: Int) -> None:
     """Discount a key that died; with its namespace's last one the claim goes."""
     claim = find_claim(t, hash_words(k.table, chunk, namespace, 2, 0, 0), chunk, namespace)
     t.claims[claim].keys -= 1

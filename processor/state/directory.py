@@ -1,9 +1,10 @@
 """The key directory: which keys the fleet holds and where; it drives the blend index.
 
-A consumer of admitted batches and the place of all lookups. The gate calls the writing methods from one thread at a
-time, in order; a batch is applied in slices of SLICE entries, each under the write lock. Every lookup takes the read
-lock, waits for one slice at most and sees each entry whole or not at all. Numbers of interned names are only used while
-a lock is held, since the writer gives them back with the last row that uses them.
+A consumer of admitted batches and the place of all lookups. The gate calls the writing methods from one
+thread at a time, in order; a batch is applied in slices of SLICE entries, each under the write lock. Every
+lookup takes the read lock, waits for one slice at most and sees each entry whole or not at all. Numbers of
+interned names are only used while a lock is held, since the writer gives them back with the last row that
+uses them.
 """
 
 from __future__ import annotations
@@ -11,21 +12,19 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Final, Literal
 
 import numpy as np
 
 from processor.batch import HASH_BYTES, Admission, BatchColumns
 from processor.state.blend import BlendIndex, BlendStats, Match
-from processor.state.directory_kernels import (
-    ACCESS,
-    DELETE,
-    STORE,
-    Columns,
-    Write,
+from processor.state.directory_kernels import ACCESS, DELETE, STORE, Columns, Write
+from processor.state.entry_kernels import (
     apply_slice,
     expire_slice,
     fence_slice,
     forget_dormant_slice,
+    make_state,
     settle_slice,
 )
 from processor.state.hashing import derive_keys, new_seed
@@ -68,6 +67,7 @@ BYTES_A_CHUNK = 3_072
 """What a chunk takes with its tokens, two keys and three placements, rounded up."""
 
 _EVENTS = {EventType.STORE: STORE, EventType.DELETE: DELETE, EventType.ACCESS: ACCESS}
+_LAYOUT: Final[tuple[Literal["C"], Literal["A"], Literal["W"]]] = ("C", "A", "W")
 _TIERS = {Tier.L1: TIER_L1, Tier.L2: TIER_L2}
 
 Site = tuple[str, Tier, str, bool]
@@ -79,7 +79,8 @@ class DirectoryStats:
     """Counts of what the fleet holds; sizes in bytes.
 
     Attributes:
-        l1_keys_by_instance: live L1 placements by the instance that reported them; 0 for one heard since its last fence.
+        l1_keys_by_instance: live L1 placements by the instance that reported them; 0 for one heard since its
+            last fence.
         num_tombstones: deletes remembered for writes that are older and still to come.
         refused: entries for which there was no room.
     """
@@ -150,7 +151,8 @@ class KeyDirectory:
                 raise ValueError(f"{field} must be at least 1 (got {value})")
         self.chunk_size = chunk_size
         self._tables = make_tables(max_chunks, chunk_size)
-        self._hash_keys = derive_keys(seed or new_seed(), chunk_size, fingerprint_bits)
+        self._state = make_state(self._tables, derive_keys(seed or new_seed(), chunk_size, fingerprint_bits))
+        self._addresses = self._state.addresses
         self._lock = RWLock()
         self._instances = RankedNames(MAX_INSTANCES, "instance", self._tables.instances)
         self._scopes: Interner[tuple[str, str]] = Interner(MAX_SCOPES, "model and salt")
@@ -160,11 +162,10 @@ class KeyDirectory:
         self._full = False
         self._keep_contents = False
         self.blend = BlendIndex(
-            self._tables, self._hash_keys, self._lock, self._scopes, enabled=enable_blend, stride=probe_stride
+            self._state, self._lock, self._scopes, enabled=enable_blend, stride=probe_stride
         )
         self._reader = KeyReader(
-            self._tables,
-            self._hash_keys,
+            self._state,
             self._lock,
             self._instances,
             self._scopes,
@@ -177,7 +178,8 @@ class KeyDirectory:
     def consume(self, admission: Admission) -> None:
         """Apply one batch.
 
-        An entry of which the stamp is older than what stands is ignored; one for which there is no room is refused.
+        An entry of which the stamp is older than what stands is ignored; one for which there is no room is
+        refused.
         """
         batch = admission.batch
         event = _EVENTS.get(batch.event_type)
@@ -188,7 +190,8 @@ class KeyDirectory:
         if event is None or not len(columns) or (void and not batch.shared and event != STORE):
             return
         arrays = _arrays(columns)
-        # What an older incarnation had in its own memory is gone, but the tokens it told of are as true as ever.
+        # What an older incarnation had in its own memory is gone, but the tokens it told of are as true as
+        # ever.
         tombstones = event != ACCESS and (batch.shared or (admission.keep_tombstones and not void))
         with self._lock.write:
             try:
@@ -202,13 +205,11 @@ class KeyDirectory:
             event, site, batch.shared, instance, batch.incarnation, batch.generation, batch.event_time,
             admission.epoch, batch.seq, tombstones, void, admission.keep_contents, self.blend.enabled,
         )  # fmt: skip
-        named = Columns(*arrays, scopes)
+        named = arrays._replace(scope_ids=scopes)
         refused = int(self._tables.meta[REFUSED])
         for begin in range(0, len(columns), SLICE):
             with self._lock.write:
-                apply_slice(
-                    self._tables, self._hash_keys, write, named, begin, min(begin + SLICE, len(columns))
-                )
+                apply_slice(self._addresses, write, named, begin, min(begin + SLICE, len(columns)))
         if self._tables.meta[REFUSED] > refused:
             self._refuse(0, "no room for more rows")
             self._forget_dormant()
@@ -226,14 +227,15 @@ class KeyDirectory:
         self._in_slices(instance_id, settle_slice)
 
     def expire(self, before: float) -> None:
-        """Forget deletes in shared pools with an event time before `before`, in seconds, and what chunks without keys
+        """Forget deletes in shared pools with an event time before `before`, in seconds, and what chunks
+        without keys
         knew: nothing is missing anywhere. A bounded number of tombstones a call.
         """
         self._keep_contents = False
         self._forget_dormant()
         for _ in range(0, EXPIRE_AT_MOST, SLICE):
             with self._lock.write:
-                if not expire_slice(self._tables, self._hash_keys, self.blend.enabled, before, SLICE):
+                if not expire_slice(self._addresses, self.blend.enabled, before, SLICE):
                     break
         self._sweep_names()
 
@@ -244,7 +246,9 @@ class KeyDirectory:
         return self._reader.lookup(keys)
 
     def expand_groups(self, keys: Sequence[ObjectKey]) -> list[ObjectKey]:
-        """Return each key with the held keys that differ from it in the object group alone, by ascending group."""
+        """Return each key with the held keys that differ from it in the object group alone, by ascending
+        group.
+        """
         return self._reader.expand_groups(keys)
 
     def list_keys(
@@ -338,9 +342,7 @@ class KeyDirectory:
         instance = self._instances.find(instance_id)
         while instance:
             with self._lock.write:
-                done = slice_kernel(
-                    self._tables, self._hash_keys, self.blend.enabled, self._keep_contents, instance, SLICE
-                )
+                done = slice_kernel(self._addresses, self.blend.enabled, self._keep_contents, instance, SLICE)
             if done < SLICE:
                 break
         self._sweep_names()
@@ -348,7 +350,7 @@ class KeyDirectory:
     def _forget_dormant(self) -> None:
         while self._tables.meta[DORMANT]:
             with self._lock.write:
-                forget_dormant_slice(self._tables, self._hash_keys, SLICE)
+                forget_dormant_slice(self._addresses, SLICE)
 
     def _sweep_names(self) -> None:
         meta = self._tables.meta
@@ -361,18 +363,22 @@ class KeyDirectory:
             self._scopes.sweep(self._tables.scope_refs)
 
 
-def _arrays(columns: BatchColumns) -> tuple[np.ndarray, ...]:  # type: ignore[type-arg]
-    """Return the columns in the one memory layout that the kernels are compiled for, copying none that has it."""
-    digests = np.require(columns.chunk_hashes, np.uint8, ["C", "W"]).reshape(-1, HASH_BYTES)
-    return (
-        np.require(digests.view(np.uint64), np.uint64, ["C", "A", "W"]),
-        np.require(columns.hash_lens, np.uint8, ["C", "A", "W"]),
-        np.require(columns.token_starts, np.int64, ["C", "A", "W"]),
-        np.require(columns.tokens, np.uint32, ["C", "A", "W"]),
-        np.require(columns.token_offsets, np.int64, ["C", "A", "W"]),
-        np.require(columns.chunk, np.uint32, ["C", "A", "W"]),
-        np.require(columns.scope, np.uint32, ["C", "A", "W"]),
-        np.require(columns.kv_rank, np.uint64, ["C", "A", "W"]),
-        np.require(columns.object_group_id, np.uint32, ["C", "A", "W"]),
-        np.require(columns.size_bytes, np.int64, ["C", "A", "W"]),
+def _arrays(columns: BatchColumns) -> Columns:
+    """Return the columns in the memory layout that the kernels are compiled for, copying none that has it.
+
+    The scopes are yet to be numbered.
+    """
+    digests = np.require(columns.chunk_hashes, np.uint8, _LAYOUT).reshape(-1, HASH_BYTES)
+    return Columns(
+        digests=np.require(digests.view(np.uint64), np.uint64, _LAYOUT),
+        hash_lens=np.require(columns.hash_lens, np.uint8, _LAYOUT),
+        token_starts=np.require(columns.token_starts, np.int64, _LAYOUT),
+        tokens=np.require(columns.tokens, np.uint32, _LAYOUT),
+        token_offsets=np.require(columns.token_offsets, np.int64, _LAYOUT),
+        chunk=np.require(columns.chunk, np.uint32, _LAYOUT),
+        scope=np.require(columns.scope, np.uint32, _LAYOUT),
+        kv_rank=np.require(columns.kv_rank, np.uint64, _LAYOUT),
+        object_group_id=np.require(columns.object_group_id, np.uint32, _LAYOUT),
+        size_bytes=np.require(columns.size_bytes, np.int64, _LAYOUT),
+        scope_ids=np.zeros(0, np.int32),
     )

@@ -1,7 +1,8 @@
 """The key directory: what a batch does to keys and placements.
 
-Every function here runs under the write lock. `apply_slice` is the one way in for batches; everything that could fail
-has been checked before it is called, and an entry for which there is no room is refused as a whole and counted.
+Every function here runs under the write lock. `apply_slice` is the one way in for batches; everything that
+could fail has been checked before it is called, and an entry for which there is no room is refused as a whole
+and counted.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from processor.kernel import kernel
+from processor.kernel import Bool, Int, kernel
 from processor.state.blend_kernels import (
     add_claim,
     drop_claim,
@@ -67,15 +68,15 @@ STORE, DELETE, ACCESS = 1, 2, 3
 class Write(NamedTuple):
     """What all entries of a batch have in common: the place they concern and the stamp they carry."""
 
-    event: int
-    site: int
+    event: Int
+    site: Int
     shared: bool
-    instance: int
-    incarnation: int
-    generation: int
+    instance: Int
+    incarnation: Int
+    generation: Int
     ts: float
-    epoch: int
-    seq: int
+    epoch: Int
+    seq: Int
     tombstones: bool  # a delete leaves one
     void: (
         bool  # L1 of an older incarnation: nothing is placed, and in a shared pool a store counts as a delete
@@ -101,7 +102,7 @@ class Columns(NamedTuple):
 
 
 @kernel
-def find_chunk(t: Tables, h: int, d0: int, d1: int, d2: int, d3: int, length: int) -> int:
+def find_chunk(t: Tables, h: Int, d0: Int, d1: Int, d2: Int, d3: Int, length: Int) -> Int:
     """Return the row of a chunk hash, 0 if it is unknown."""
     row = chain(t.meta, CHUNKS, t.chunk_buckets, h)
     while row:
@@ -120,13 +121,13 @@ def find_chunk(t: Tables, h: int, d0: int, d1: int, d2: int, d3: int, length: in
 
 
 @kernel
-def hash_key(k: HashKeys, chunk: int, scope: int, kv_rank: int, group: int) -> int:
+def hash_key(k: HashKeys, chunk: Int, scope: Int, kv_rank: Int, group: Int) -> Int:
     """Return the uint32 hash of a key's identity."""
     return hash_words(k.table, chunk, scope, kv_rank, kv_rank >> np.uint64(32), group)
 
 
 @kernel
-def find_key(t: Tables, h: int, chunk: int, scope: int, kv_rank: int, group: int) -> int:
+def find_key(t: Tables, h: Int, chunk: Int, scope: Int, kv_rank: Int, group: Int) -> Int:
     """Return the row of a key, dead or alive, 0 if there is none."""
     row = chain(t.meta, KEYS, t.key_buckets, h)
     while row:
@@ -143,7 +144,7 @@ def find_key(t: Tables, h: int, chunk: int, scope: int, kv_rank: int, group: int
 
 
 @kernel
-def find_place(t: Tables, h: int, key: int, site: int) -> int:
+def find_place(t: Tables, h: Int, key: Int, site: Int) -> Int:
     """Return the placement or tombstone of a key at a site, 0 if there is none."""
     row = chain(t.meta, PLACES, t.place_buckets, h)
     while row:
@@ -156,8 +157,8 @@ def find_place(t: Tables, h: int, key: int, site: int) -> int:
 
 @kernel
 def stamp_before(
-    t: Tables, w: Write, generation: int, ts: float, instance: int, epoch: int, seq: int
-) -> bool:
+    t: Tables, w: Write, generation: Int, ts: float, instance: Int, epoch: Int, seq: Int
+) -> Bool:
     """Tell whether a batch's stamp, in the form that many writers share, lies before the given one."""
     if w.generation != generation:
         return w.generation < generation
@@ -171,8 +172,10 @@ def stamp_before(
 
 
 @kernel
-def is_older(t: Tables, w: Write, place: int) -> bool:
-    """Tell whether a batch was written before what stands at a placement; equal stamps are one batch naming a key twice."""
+def is_older(t: Tables, w: Write, place: Int) -> Bool:
+    """Tell whether a batch was written before what stands at a placement; equal stamps are one batch naming a
+    key twice.
+    """
     p = t.places[place]
     if w.shared:
         return stamp_before(t, w, p.generation, p.ts, p.instance, p.epoch, p.seq)
@@ -182,13 +185,13 @@ def is_older(t: Tables, w: Write, place: int) -> bool:
 
 
 @kernel
-def hold_instance(t: Tables, instance: int) -> None:
+def hold_instance(t: Tables, instance: Int) -> None:
     """Count a reference to an instance."""
     t.instances[instance].refs += 1
 
 
 @kernel
-def release_instance(t: Tables, instance: int) -> None:
+def release_instance(t: Tables, instance: Int) -> None:
     """Discount a reference to an instance."""
     t.instances[instance].refs -= 1
     if t.instances[instance].refs == 0:
@@ -196,7 +199,7 @@ def release_instance(t: Tables, instance: int) -> None:
 
 
 @kernel
-def new_chunk(t: Tables, h: int, cols: Columns, c: int) -> int:
+def new_chunk(t: Tables, h: Int, cols: Columns, c: Int) -> Int:
     """Make the row of a chunk hash that is not known yet."""
     row = take_row(t.meta, CHUNKS, t.chunks)
     chunk = t.chunks[row]
@@ -223,7 +226,7 @@ def new_chunk(t: Tables, h: int, cols: Columns, c: int) -> int:
 
 
 @kernel
-def new_key(t: Tables, h: int, chunk: int, scope: int, kv_rank: int, group: int) -> int:
+def new_key(t: Tables, h: Int, chunk: Int, scope: Int, kv_rank: Int, group: Int) -> Int:
     """Make the row of a key that is not known yet; it is not alive."""
     row = take_row(t.meta, KEYS, t.keys)
     key = t.keys[row]
@@ -248,7 +251,7 @@ def new_key(t: Tables, h: int, chunk: int, scope: int, kv_rank: int, group: int)
 
 
 @kernel
-def new_place(t: Tables, h: int, key: int, site: int) -> int:
+def new_place(t: Tables, h: Int, key: Int, site: Int) -> Int:
     """Make the row of a placement that is neither live nor a tombstone yet."""
     row = take_row(t.meta, PLACES, t.places)
     place = t.places[row]
@@ -269,7 +272,7 @@ def new_place(t: Tables, h: int, key: int, site: int) -> int:
 
 
 @kernel
-def count_place(t: Tables, place: int, sign: int) -> None:
+def count_place(t: Tables, place: Int, sign: Int) -> None:
     """Add a live placement to the totals, or take it from them."""
     size = sign * t.places[place].size_bytes
     site = t.places[place].site
@@ -285,7 +288,7 @@ def count_place(t: Tables, place: int, sign: int) -> None:
 
 
 @kernel
-def attach(t: Tables, place: int) -> None:
+def attach(t: Tables, place: Int) -> None:
     """Count a placement and put it into the list that its state, tier and writer say."""
     p = t.places[place]
     if p.state == LIVE:
@@ -303,7 +306,7 @@ def attach(t: Tables, place: int) -> None:
 
 
 @kernel
-def detach(t: Tables, place: int) -> None:
+def detach(t: Tables, place: Int) -> None:
     """Undo `attach`."""
     p = t.places[place]
     if p.state == LIVE:
@@ -321,8 +324,10 @@ def detach(t: Tables, place: int) -> None:
 
 
 @kernel
-def key_gains(t: Tables, k: HashKeys, blend: bool, row: int) -> None:
-    """Count one more live placement of a key; with the first it comes to life, and with it what its chunk knew."""
+def key_gains(t: Tables, k: HashKeys, blend: bool, row: Int) -> None:
+    """Count one more live placement of a key; with the first it comes to life, and with it what its chunk
+    knew.
+    """
     key = t.keys[row]
     key.live += 1
     if key.live > 1:
@@ -339,7 +344,7 @@ def key_gains(t: Tables, k: HashKeys, blend: bool, row: int) -> None:
 
 
 @kernel
-def key_loses(t: Tables, k: HashKeys, blend: bool, keep: bool, row: int) -> None:
+def key_loses(t: Tables, k: HashKeys, blend: bool, keep: bool, row: Int) -> None:
     """Count one live placement of a key less; with the last it dies.
 
     With its chunk's last live key goes what is known of the chunk, or, if `keep`, it lies dormant and unseen.
@@ -360,7 +365,7 @@ def key_loses(t: Tables, k: HashKeys, blend: bool, keep: bool, row: int) -> None
 
 
 @kernel
-def enter_dormant(t: Tables, row: int) -> None:
+def enter_dormant(t: Tables, row: Int) -> None:
     """List a chunk among those with content but no live key."""
     first = t.meta[FIRST_DORMANT]
     t.chunks[row].dormant_prev = 0
@@ -372,7 +377,7 @@ def enter_dormant(t: Tables, row: int) -> None:
 
 
 @kernel
-def leave_dormant(t: Tables, row: int) -> None:
+def leave_dormant(t: Tables, row: Int) -> None:
     """Undo `enter_dormant`."""
     before = t.chunks[row].dormant_prev
     after = t.chunks[row].dormant_next
@@ -386,13 +391,13 @@ def leave_dormant(t: Tables, row: int) -> None:
 
 
 @kernel
-def namespace_of(scope: int, kv_rank: int) -> int:
+def namespace_of(scope: Int, kv_rank: Int) -> Int:
     """Return the number of the namespace that a key lies in."""
     return np.int64(scope) * NAMESPACES_PER_SCOPE + np.int64((kv_rank >> np.uint64(24)) & np.uint64(0xFF))
 
 
 @kernel
-def write_place(t: Tables, k: HashKeys, w: Write, place: int, state: int, size: int) -> None:
+def write_place(t: Tables, k: HashKeys, w: Write, place: Int, state: Int, size: Int) -> None:
     """Let a batch decide what stands at a placement."""
     p = t.places[place]
     was = p.state
@@ -417,7 +422,7 @@ def write_place(t: Tables, k: HashKeys, w: Write, place: int, state: int, size: 
 
 
 @kernel
-def remove_place(t: Tables, k: HashKeys, blend: bool, keep: bool, place: int) -> None:
+def remove_place(t: Tables, k: HashKeys, blend: bool, keep: bool, place: Int) -> None:
     """Remove a placement or tombstone, and its key and chunk where it was their last row."""
     p = t.places[place]
     key = np.int64(p.key)
@@ -443,8 +448,8 @@ def remove_place(t: Tables, k: HashKeys, blend: bool, keep: bool, place: int) ->
 
 
 @kernel
-def remove_key(t: Tables, row: int) -> None:
-    """Remove a key without rows of placements, and its chunk where it was its last and nothing lies dormant."""
+def remove_key(t: Tables, row: Int) -> None:
+    """Remove a key without rows of placements, and its chunk if neither a key nor content is left of it."""
     key = t.keys[row]
     chunk = np.int64(key.chunk)
     before = key.chunk_prev
@@ -465,7 +470,7 @@ def remove_key(t: Tables, row: int) -> None:
 
 
 @kernel
-def remove_idle_chunk(t: Tables, row: int) -> None:
+def remove_idle_chunk(t: Tables, row: Int) -> None:
     """Remove a chunk of which there is neither a key nor any content."""
     if t.chunks[row].first_key == 0 and t.chunks[row].token_count == 0:
         unlink(t.meta, CHUNKS, t.chunk_buckets, t.chunks, row)
@@ -473,7 +478,7 @@ def remove_idle_chunk(t: Tables, row: int) -> None:
 
 
 @kernel
-def forget_content(t: Tables, k: HashKeys, row: int) -> None:
+def forget_content(t: Tables, k: HashKeys, row: Int) -> None:
     """Forget a chunk's tokens, offset and their stamps."""
     chunk = t.chunks[row]
     if chunk.token_count == 0:
@@ -498,7 +503,7 @@ def forget_content(t: Tables, k: HashKeys, row: int) -> None:
 
 
 @kernel
-def stamp_content(t: Tables, w: Write, row: int) -> None:
+def stamp_content(t: Tables, w: Write, row: Int) -> None:
     """Let a chunk's content carry a batch's stamp."""
     chunk = t.chunks[row]
     hold_instance(t, w.instance)
@@ -512,8 +517,10 @@ def stamp_content(t: Tables, w: Write, row: int) -> None:
 
 
 @kernel
-def bind_offset(t: Tables, w: Write, row: int, offset: int) -> None:
-    """Let a known offset of the same content stand, unless a later batch knew better; an unknown one changes nothing."""
+def bind_offset(t: Tables, w: Write, row: Int, offset: Int) -> None:
+    """Let a known offset of the same content stand, unless a later batch knew better; an unknown one changes
+    nothing.
+    """
     chunk = t.chunks[row]
     if offset < 0:
         return
@@ -543,11 +550,11 @@ def bind_tokens(
     t: Tables,
     k: HashKeys,
     w: Write,
-    row: int,
+    row: Int,
     tokens: NDArray[np.uint32],
-    start: int,
-    count: int,
-    offset: int,
+    start: Int,
+    count: Int,
+    offset: Int,
 ) -> None:
     """Bind a chunk to the tokens and offset that a store carries, as far as their stamp allows."""
     chunk = t.chunks[row]
@@ -581,7 +588,7 @@ def bind_tokens(
 
 
 @kernel
-def apply_slice(t: Tables, k: HashKeys, w: Write, cols: Columns, begin: int, end: int) -> None:
+def apply_slice(t: Tables, k: HashKeys, w: Write, cols: Columns, begin: Int, end: Int) -> None:
     """Apply the entries `begin` to `end` of a batch."""
     for e in range(begin, end):
         c = cols.chunk[e]
@@ -648,10 +655,11 @@ def apply_slice(t: Tables, k: HashKeys, w: Write, cols: Columns, begin: int, end
 
 
 @kernel
-def fence_slice(t: Tables, k: HashKeys, blend: bool, keep: bool, instance: int, limit: int) -> int:
+def fence_slice(t: Tables, k: HashKeys, blend: bool, keep: bool, instance: Int, limit: Int) -> Int:
     """Void up to `limit` L1 placements that an instance wrote last; return how many there were.
 
-    A shared one leaves a tombstone with its stamp, so that what other writers wrote before it stays overruled.
+    A shared one leaves a tombstone with its stamp, so that what other writers wrote before it stays
+    overruled.
     """
     done = 0
     while done < limit and t.lists[LIST_L1, instance].first:
@@ -669,7 +677,7 @@ def fence_slice(t: Tables, k: HashKeys, blend: bool, keep: bool, instance: int, 
 
 
 @kernel
-def settle_slice(t: Tables, k: HashKeys, blend: bool, keep: bool, instance: int, limit: int) -> int:
+def settle_slice(t: Tables, k: HashKeys, blend: bool, keep: bool, instance: Int, limit: Int) -> Int:
     """Remove up to `limit` private tombstones of an instance; return how many there were."""
     done = 0
     while done < limit and t.lists[LIST_TOMBSTONES, instance].first:
@@ -679,7 +687,7 @@ def settle_slice(t: Tables, k: HashKeys, blend: bool, keep: bool, instance: int,
 
 
 @kernel
-def expire_slice(t: Tables, k: HashKeys, blend: bool, before: float, limit: int) -> int:
+def expire_slice(t: Tables, k: HashKeys, blend: bool, before: float, limit: Int) -> Int:
     """Look at `limit` shared tombstones and remove those older than `before`; return how many went."""
     gone = 0
     for _ in range(limit):
@@ -696,7 +704,7 @@ def expire_slice(t: Tables, k: HashKeys, blend: bool, before: float, limit: int)
 
 
 @kernel
-def forget_dormant_slice(t: Tables, k: HashKeys, limit: int) -> int:
+def forget_dormant_slice(t: Tables, k: HashKeys, limit: Int) -> Int:
     """Forget the content of up to `limit` chunks without a live key; return how many there were."""
     done = 0
     while done < limit and t.meta[FIRST_DORMANT]:

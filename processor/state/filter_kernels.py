@@ -1,9 +1,10 @@
 """The filter in front of the blend index: a blocked Bloom filter over the polynomials of indexed contents.
 
-One 64-bit word a content, three bits in it, sixteen to thirty-two bits a content: a million contents take two to four
-megabytes, and one foreign window in a hundred passes. Bits are never cleared; when the filter is too full, or too many
-of its bits stem from contents long gone, a second one is built beside it a few rows with each write and then takes
-over. A reader that runs while that happens sees the version change and probes again.
+One 64-bit word a content, three bits in it, sixteen to thirty-two bits a content: a million contents take two
+to four megabytes, and one foreign window in a hundred passes. Bits are never cleared; when the filter is too
+full, or too many of its bits stem from contents long gone, a second one is built beside it a few rows with
+each write and then takes over. A reader that runs while that happens sees the version change and probes
+again.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from processor.kernel import kernel
+from processor.kernel import Int, kernel
 from processor.state.hashing import HashKeys
 from processor.state.hashing_kernels import FILTER_PATTERNS
 from processor.state.layout import (
@@ -37,15 +38,15 @@ STEP_ROWS = 64
 
 
 @kernel
-def filter_bits(patterns: NDArray[np.uint64], spread: int) -> int:
+def filter_bits(patterns: NDArray[np.uint64], spread: Int) -> Int:
     """Return the three bits of a content in its word."""
     return patterns[(spread >> np.uint64(20)) & np.uint64(FILTER_PATTERNS - 1)]
 
 
 @kernel
-def filter_add(t: Tables, k: HashKeys, polynomial: int) -> None:
+def filter_add(t: Tables, k: HashKeys, polynomial: Int) -> None:
     """Add a content that has just become indexed, and carry a filter under construction on."""
-    spread = polynomial * k.filter_multiplier
+    spread = polynomial * k.scalars[0]
     active = t.meta[FILTER_ACTIVE]
     t.filter_words[active, spread >> np.uint64(t.meta[FILTER_SHIFT])] |= filter_bits(k.filter_bits, spread)
     if t.meta[FILTER_PHASE] == FILLING:
@@ -102,7 +103,7 @@ def filter_step(t: Tables, k: HashKeys) -> None:
     stop = min(cursor + STEP_ROWS, t.meta[CONTENTS + HIGH_WATER])
     for row in range(cursor, stop):
         if t.contents[row].occupants > 0:
-            spread = t.contents[row].polynomial * k.filter_multiplier
+            spread = t.contents[row].polynomial * k.scalars[0]
             t.filter_words[other, spread >> shift] |= filter_bits(k.filter_bits, spread)
     t.meta[FILTER_CURSOR] = stop
     if stop == t.meta[CONTENTS + HIGH_WATER]:

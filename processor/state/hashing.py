@@ -1,7 +1,8 @@
 """The secret that all hashing of outside data is keyed with, and what is derived from it.
 
-Digests, tokens and names come from outside, so nobody but this process may know which of them share a bucket or a
-fingerprint. One seed of 32 bytes, made at a cold start, is stretched with BLAKE3 into every key that is needed.
+Digests, tokens and names come from outside, so nobody but this process may know which of them share a bucket
+or a fingerprint. One seed of 32 bytes, made at a cold start, is stretched with BLAKE3 into every key that is
+needed.
 """
 
 from __future__ import annotations
@@ -25,19 +26,19 @@ class HashKeys(NamedTuple):
         table: uint64[TABLE_KEYS], for bucket numbers and treap priorities.
         fingerprint: uint64[2, chunk_size], for the two halves of a fingerprint.
         powers: uint64[BLOCK_WINDOWS + chunk_size + 1], powers of the polynomial's odd base.
-        inverses: uint64[BLOCK_WINDOWS + 1], powers of the base's inverse modulo 2^64, times `filter_multiplier`.
-        filter_multiplier: odd, spreads a window's hash over the filter.
+        inverses: uint64[BLOCK_WINDOWS + 1], powers of the base's inverse modulo 2^64, times the first of
+            `scalars`.
         filter_bits: uint64[FILTER_PATTERNS], words with three bits set.
-        fingerprint_mask: all ones; a test shrinks it to force collisions.
+        scalars: uint64[2], an odd multiplier that spreads a window's polynomial over the filter, and the mask
+            of a fingerprint: all ones, unless a test shrinks it to force collisions.
     """
 
     table: NDArray[np.uint64]
     fingerprint: NDArray[np.uint64]
     powers: NDArray[np.uint64]
     inverses: NDArray[np.uint64]
-    filter_multiplier: np.uint64
     filter_bits: NDArray[np.uint64]
-    fingerprint_mask: np.uint64
+    scalars: NDArray[np.uint64]
 
 
 def new_seed() -> bytes:
@@ -67,7 +68,6 @@ def derive_keys(seed: bytes, chunk_size: int, fingerprint_bits: int = 64) -> Has
         fingerprint=stream[TABLE_KEYS : TABLE_KEYS + 2 * chunk_size].reshape(2, chunk_size).copy(),
         powers=powers,
         inverses=inverses * np.uint64(multiplier),
-        filter_multiplier=np.uint64(multiplier),
         filter_bits=np.bitwise_or.reduce(np.uint64(1) << bits[:, :3], axis=1),
-        fingerprint_mask=np.uint64((1 << fingerprint_bits) - 1),
+        scalars=np.array([multiplier, (1 << fingerprint_bits) - 1], np.uint64),
     )

@@ -1,11 +1,12 @@
 """Hashes under secret keys.
 
-Buckets and fingerprints are multilinear: the upper half of `k_0 + sum k_i * x_i` modulo 2^64 over 32-bit words `x_i`
-and random 64-bit keys, which is strongly universal (Dietzfelbinger 1996; Lemire and Kaser 2014). A window's polynomial
-`sum t_j * C^j` can be made to collide whatever the odd base `C`; it only ever feeds the filter.
+Buckets and fingerprints are multilinear: the upper half of `k_0 + sum k_i * x_i` modulo 2^64 over 32-bit
+words `x_i` and random 64-bit keys, which is strongly universal (Dietzfelbinger 1996; Lemire and Kaser 2014).
+A window's polynomial `sum t_j * C^j` can be made to collide whatever the odd base `C`; it only ever feeds the
+filter.
 
-Loops over tokens count in uint64: a signed index could be negative and mean "from the end", and checking for that
-keeps the loop from being vectorised (133 against 22 ns for 256 products).
+Loops over tokens count in uint64: a signed index could be negative and mean "from the end", and checking for
+that keeps the loop from being vectorised (133 against 22 ns for 256 products).
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from processor.kernel import kernel
+from processor.kernel import Int, kernel
 
 TABLE_KEYS = 16
 FILTER_PATTERNS = 1024
@@ -25,7 +26,7 @@ _HALF = np.uint64(32)
 
 
 @kernel
-def hash_digest(keys: NDArray[np.uint64], d0: int, d1: int, d2: int, d3: int, length: int) -> int:
+def hash_digest(keys: NDArray[np.uint64], d0: Int, d1: Int, d2: Int, d3: Int, length: Int) -> Int:
     """Return the uint32 hash of a zero-padded 32-byte digest and its length."""
     total = keys[0] + keys[1] * np.uint64(length)
     total += keys[2] * (d0 & _LOW) + keys[3] * (d0 >> _HALF)
@@ -36,7 +37,7 @@ def hash_digest(keys: NDArray[np.uint64], d0: int, d1: int, d2: int, d3: int, le
 
 
 @kernel
-def hash_words(keys: NDArray[np.uint64], a: int, b: int, c: int, d: int, e: int) -> int:
+def hash_words(keys: NDArray[np.uint64], a: Int, b: Int, c: Int, d: Int, e: Int) -> Int:
     """Return the uint32 hash of up to five 32-bit words; unused ones are 0."""
     total = keys[10] + keys[11] * (np.uint64(a) & _LOW) + keys[12] * (np.uint64(b) & _LOW)
     total += (
@@ -46,7 +47,7 @@ def hash_words(keys: NDArray[np.uint64], a: int, b: int, c: int, d: int, e: int)
 
 
 @kernel
-def fingerprint(keys: NDArray[np.uint64], mask: int, tokens: NDArray[np.uint32], start: int) -> int:
+def fingerprint(keys: NDArray[np.uint64], mask: Int, tokens: NDArray[np.uint32], start: Int) -> Int:
     """Return the uint64 fingerprint of `keys.shape[1]` tokens from `start` on."""
     low = np.uint64(0)
     high = np.uint64(0)
@@ -59,7 +60,7 @@ def fingerprint(keys: NDArray[np.uint64], mask: int, tokens: NDArray[np.uint32],
 
 
 @kernel
-def polynomial(powers: NDArray[np.uint64], tokens: NDArray[np.uint32], start: int, count: int) -> int:
+def polynomial(powers: NDArray[np.uint64], tokens: NDArray[np.uint32], start: Int, count: Int) -> Int:
     """Return `sum tokens[start + j] * C^j` modulo 2^64 over `count` tokens."""
     total = np.uint64(0)
     first = np.uint64(start)
@@ -69,7 +70,7 @@ def polynomial(powers: NDArray[np.uint64], tokens: NDArray[np.uint32], start: in
 
 
 def power_tables(
-    base: np.uint64, inverse: np.uint64, windows: int, chunk_size: int
+    base: np.uint64, inverse: np.uint64, windows: Int, chunk_size: Int
 ) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
     """Return the powers of `base` that a block of windows needs, and those of its inverse."""
     powers = np.full(windows + chunk_size + 1, base, np.uint64)

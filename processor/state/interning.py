@@ -1,7 +1,7 @@
 """Names as small integers, given back when the last row that uses one is gone.
 
-Only the writer interns, under the write lock; a lookup asks for a number and may get 0, "nobody uses that name".
-Numbers start at 1 and are used again, so whoever holds one must hold the lock.
+Only the writer interns, under the write lock; a lookup asks for a number and may get 0, "nobody uses that
+name". Numbers start at 1 and are used again, so whoever holds one must hold the lock.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """The tables of the state: what a row is, how many there can be, and the counters beside them.
 
-One row a thing, rows linked by number, row 0 of every table unused so that 0 says "none". A row is found through its
-hash chain (`hash`, `next`), lies in the lists named after their owner, and returns to its table's free list through
-`next`. Kernels get all of it as one `Tables` tuple; `meta` holds every counter, so that a state is its arrays.
+One row a thing, rows linked by number, row 0 of every table unused so that 0 says "none". A row is found
+through its hash chain (`hash`, `next`), lies in the lists named after their owner, and returns to its table's
+free list through `next`. Kernels get all of it as one `Tables` tuple; `meta` holds every counter, so that a
+state is its arrays.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from processor.kernel import Records
 from processor.state.memory import reserve
 
 CHUNK = np.dtype(
@@ -177,12 +179,12 @@ class Tables(NamedTuple):
     """All arrays of a state, in the form that kernels take."""
 
     meta: NDArray[np.int64]
-    chunks: NDArray[Any]
-    keys: NDArray[Any]
-    places: NDArray[Any]
-    contents: NDArray[Any]
-    claims: NDArray[Any]
-    posts: NDArray[Any]
+    chunks: Records
+    keys: Records
+    places: Records
+    contents: Records
+    claims: Records
+    posts: Records
     chunk_buckets: NDArray[np.int32]
     key_buckets: NDArray[np.int32]
     place_buckets: NDArray[np.int32]
@@ -196,9 +198,9 @@ class Tables(NamedTuple):
     filter_words: NDArray[np.uint64]  # [2, words]: the filter in use and the one being built
     scope_refs: NDArray[np.int64]
     namespace_claims: NDArray[np.int32]  # indexed claims by namespace
-    sites: NDArray[Any]
-    instances: NDArray[Any]
-    lists: NDArray[Any]  # [3, instances] of HEAD
+    sites: Records
+    instances: Records
+    lists: Records  # [3, instances] of HEAD
 
 
 def _power_of_two(count: int) -> int:
@@ -208,8 +210,8 @@ def _power_of_two(count: int) -> int:
 def make_tables(max_chunks: int, chunk_size: int) -> Tables:
     """Reserve the tables of a state of up to `max_chunks` chunks.
 
-    Keys, placements and claims have room for eight and more a chunk (ranks, servers, tenants), tokens for two rows a
-    chunk; whichever runs out first ends the growth.
+    Keys, placements and claims have room for eight and more a chunk (ranks, servers, tenants), tokens for two
+    rows a chunk; whichever runs out first ends the growth.
 
     Raises:
         MemoryError: the address space is not to be had.
@@ -224,8 +226,8 @@ def make_tables(max_chunks: int, chunk_size: int) -> Tables:
         TOKENS: 2 * max_chunks + LONGEST_CONTENT,
     }
     meta = np.zeros(META_SIZE, np.int64)
-    for table, rows in capacity.items():
-        meta[table + CAPACITY] = rows
+    for table, count in capacity.items():
+        meta[table + CAPACITY] = count
         meta[table + HIGH_WATER] = 1
         meta[table + BUCKETS] = FIRST_BUCKETS
         meta[table + MASK] = 2 * FIRST_BUCKETS - 1

@@ -1,7 +1,7 @@
 """Keys to placements, for the faces: lookups, listings, and a key's copies in other object groups.
 
-Works in slices of SLICE keys, each found, copied and named under one hold of the read lock, so that ingest waits for a
-fraction of a millisecond however long the request is.
+Works in slices of SLICE keys, each found, copied and named under one hold of the read lock, so that ingest
+waits for a fraction of a millisecond however long the request is.
 """
 
 from __future__ import annotations
@@ -14,11 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from processor.batch import HASH_BYTES
-from processor.state.hashing import HashKeys
-from processor.state.interning import Interner
-from processor.state.layout import HIGH_WATER, KEYS, Tables
-from processor.state.lookup_kernels import (
-    Found,
+from processor.state.entry_kernels import (
+    State,
     count_places,
     count_tokens,
     find_keys,
@@ -27,6 +24,9 @@ from processor.state.lookup_kernels import (
     list_groups,
     scan_keys,
 )
+from processor.state.interning import Interner
+from processor.state.layout import HIGH_WATER, KEYS
+from processor.state.lookup_kernels import Found
 from processor.state.rwlock import RWLock
 from producer.events import ObjectKey, Tier
 
@@ -77,7 +77,8 @@ class KeyReader:
     """The reading half of the directory; safe from any thread.
 
     Attributes:
-        groups_worth_asking: up to so many object groups in the fleet, each is asked for; beyond, a chunk's keys are
+        groups_worth_asking: up to so many object groups in the fleet, each is asked for; beyond, a chunk's
+            keys are
             walked.
     """
 
@@ -85,16 +86,15 @@ class KeyReader:
 
     def __init__(
         self,
-        tables: Tables,
-        keys: HashKeys,
+        state: State,
         lock: RWLock,
         instances: Interner[str],
         scopes: Interner[tuple[str, str]],
         sites: Interner[tuple[str, Tier, str, bool]],
         groups: set[int],
     ) -> None:
-        self._tables = tables
-        self._hash_keys = keys
+        self._tables = state.tables
+        self._addresses = state.addresses
         self._lock = lock
         self._instances = instances
         self._scopes = scopes
@@ -112,7 +112,9 @@ class KeyReader:
         return result
 
     def expand_groups(self, keys: Sequence[ObjectKey]) -> list[ObjectKey]:
-        """Return each key with the held keys that differ from it in the object group alone, by ascending group."""
+        """Return each key with the held keys that differ from it in the object group alone, by ascending
+        group.
+        """
         result: list[ObjectKey] = []
         for begin in range(0, len(keys), SLICE):
             part = keys[begin : begin + SLICE]
@@ -137,7 +139,7 @@ class KeyReader:
     def list_keys(
         self, tier: int, instance_id: str, backend: str, offset: int, limit: int
     ) -> tuple[int, list[KeyInfo]]:
-        """Return how many keys have a placement that fits, and those from the `offset`th on, at most `limit`."""
+        """Return how many keys have a fitting placement, and up to `limit` of them from the `offset`th on."""
         page: list[KeyInfo] = []
         total = 0
         row = 1
@@ -153,7 +155,7 @@ class KeyReader:
                     np.uint8,
                 )
                 row, fitting, written = scan_keys(
-                    self._tables,
+                    self._addresses,
                     row,
                     SLICE if filling else SCAN,
                     tier,
@@ -172,7 +174,7 @@ class KeyReader:
     def _walk_groups(self, columns: _KeyColumns, groups: list[set[int]]) -> None:
         for i, row in enumerate(columns.find_any_group(self)):
             found = np.zeros(1024, np.uint32)
-            while row and (count := list_groups(self._tables, row, found)) > len(found):
+            while row and (count := list_groups(self._addresses, row, found)) > len(found):
                 found = np.zeros(count, np.uint32)
             if row:
                 groups[i].update(found[:count].tolist())
@@ -183,9 +185,9 @@ class KeyReader:
         tables = self._tables
         known = keys or [self._key(row) for row in rows.tolist()]
         placements: list[list[Placement]] = [[] for _ in known]
-        count = count_places(tables, rows)
+        count = count_places(self._addresses, rows)
         found = Found(np.empty(count, np.int64), np.empty(count, np.int32))
-        gather_places(tables, rows, found)
+        gather_places(self._addresses, rows, found)
         gathered = tables.places[found.place]
         columns = zip(
             found.key.tolist(),
@@ -200,10 +202,10 @@ class KeyReader:
             name = self._instances.names[instance] or ""
             placements[i].append(Placement(name, incarnation, tier, backend, size_bytes, shared))
         token_counts = np.zeros(len(rows), np.int64)
-        total = count_tokens(tables, rows, token_counts)
+        total = count_tokens(self._addresses, rows, token_counts)
         tokens = np.empty(total if with_tokens else 0, np.uint32)
         if with_tokens:
-            gather_tokens(tables, rows, tokens)
+            gather_tokens(self._addresses, rows, tokens)
         ends = np.cumsum(token_counts).tolist()
         accesses = tables.access_count[rows].tolist()
         return [
@@ -248,8 +250,7 @@ class _KeyColumns:
         groups = self._groups if group is None else np.full(len(rows), group, np.uint32)
         scopes = np.fromiter((reader._scopes.find(scope) for scope in self._scopes), np.int32)
         find_keys(
-            reader._tables,
-            reader._hash_keys,
+            reader._addresses,
             self._digests,
             self._hash_lens,
             scopes,

@@ -1,7 +1,7 @@
 """Reading the state: keys to placements, listings, and the two halves of a match.
 
-`probe` reads only the filter and needs no lock; everything else runs under the read lock, copies what it finds
-into the caller's arrays and stops where they are full, so that the caller can make room and go on.
+`probe` reads only the filter and needs no lock; everything else runs under the read lock, copies what it
+finds into the caller's arrays and stops where they are full, so that the caller can make room and go on.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from processor.kernel import kernel
+from processor.kernel import Bool, Int, kernel
 from processor.state.blend_kernels import equal_tokens, find_post
 from processor.state.directory_kernels import find_chunk, find_key, hash_key
 from processor.state.filter_kernels import filter_bits
@@ -45,7 +45,7 @@ class Survivors(NamedTuple):
 
 
 class Cursors(NamedTuple):
-    """How far into the occupants of a content a query has matched: open addressing on the content's serial."""
+    """How far a query has matched into the occupants of a content: open addressing on its serial."""
 
     serial: NDArray[np.int64]
     order: NDArray[np.int64]
@@ -71,7 +71,7 @@ def find_keys(
     groups: NDArray[np.uint32],
     rows: NDArray[np.int32],
 ) -> None:
-    """Write the rows of live keys to `rows`, 0 for all others; a scope of 0 is one that nobody stored under."""
+    """Write the rows of live keys to `rows`, 0 for all others; nobody stored under a scope of 0."""
     for i in range(rows.shape[0]):
         rows[i] = 0
         if scopes[i] == 0:
@@ -92,7 +92,7 @@ def find_keys(
 
 
 @kernel
-def count_places(t: Tables, rows: NDArray[np.int32]) -> int:
+def count_places(t: Tables, rows: NDArray[np.int32]) -> Int:
     """Return how many live placements the keys have together."""
     total = 0
     for i in range(rows.shape[0]):
@@ -102,7 +102,7 @@ def count_places(t: Tables, rows: NDArray[np.int32]) -> int:
 
 
 @kernel
-def gather_places(t: Tables, rows: NDArray[np.int32], found: Found) -> int:
+def gather_places(t: Tables, rows: NDArray[np.int32], found: Found) -> Int:
     """Write the live placements of the keys to `found`, which is large enough; return how many."""
     n = 0
     for i in range(rows.shape[0]):
@@ -117,7 +117,7 @@ def gather_places(t: Tables, rows: NDArray[np.int32], found: Found) -> int:
 
 
 @kernel
-def count_tokens(t: Tables, rows: NDArray[np.int32], counts: NDArray[np.int64]) -> int:
+def count_tokens(t: Tables, rows: NDArray[np.int32], counts: NDArray[np.int64]) -> Int:
     """Write the number of tokens known for each key's chunk to `counts`; return their sum."""
     total = 0
     for i in range(rows.shape[0]):
@@ -151,18 +151,18 @@ def gather_tokens(t: Tables, rows: NDArray[np.int32], out: NDArray[np.uint32]) -
 @kernel
 def scan_keys(
     t: Tables,
-    begin: int,
-    limit: int,
-    tier: int,
-    instance: int,
+    begin: Int,
+    limit: Int,
+    tier: Int,
+    instance: Int,
     site_wanted: NDArray[np.uint8],
-    skip: int,
+    skip: Int,
     rows: NDArray[np.int32],
-) -> tuple[int, int, int]:
+) -> tuple[Int, Int, Int]:
     """Look at up to `limit` key rows from `begin` for live placements that fit.
 
-    `tier` and `instance` of 0 fit all; `site_wanted` says which sites' backends do. Keys that fit are counted; from
-    the `skip`th on they are written to `rows` while there is space.
+    `tier` and `instance` of 0 fit all; `site_wanted` says which sites' backends do. Keys that fit are
+    counted; from the `skip`th on they are written to `rows` while there is space.
 
     Returns:
         (row to go on from, keys that fit, keys written)
@@ -186,7 +186,7 @@ def scan_keys(
 
 
 @kernel
-def place_fits(t: Tables, place: int, tier: int, instance: int, site_wanted: NDArray[np.uint8]) -> bool:
+def place_fits(t: Tables, place: Int, tier: Int, instance: Int, site_wanted: NDArray[np.uint8]) -> Bool:
     """Tell whether a placement is live and on the tier, of the instance and at a site that are asked for."""
     p = t.places[place]
     return (
@@ -198,8 +198,9 @@ def place_fits(t: Tables, place: int, tier: int, instance: int, site_wanted: NDA
 
 
 @kernel
-def list_groups(t: Tables, row: int, groups: NDArray[np.uint32]) -> int:
-    """Write the object groups of live keys that differ from key `row` in nothing else; return how many there are.
+def list_groups(t: Tables, row: Int, groups: NDArray[np.uint32]) -> Int:
+    """Write the object groups of live keys that differ from key `row` in nothing else; return how many there
+    are.
 
     Walks the chunk's keys: for fleets whose object groups are too many to be asked one by one.
     """
@@ -221,18 +222,20 @@ def probe(
     t: Tables,
     k: HashKeys,
     query: NDArray[np.uint32],
-    begin: int,
-    stride: int,
+    begin: Int,
+    stride: Int,
     sums: NDArray[np.uint64],
+    spreads: NDArray[np.uint64],
     passed: NDArray[np.uint8],
     out: Survivors,
-) -> tuple[int, int]:
-    """Find the windows from `begin` on that the filter lets pass, as long as `out` surely holds another block.
+) -> tuple[Int, Int]:
+    """Find the windows from `begin` on that the filter lets pass, as long as `out` surely holds another
+    block.
 
-    `begin` is a multiple of `stride`; `sums` has BLOCK_WINDOWS + chunk_size elements and `passed`
-    BLOCK_WINDOWS. Within a block, prefix sums of
-    `token * C^j` turn a window's polynomial into a difference times a power of the inverse, so that no multiplication
-    waits for another.
+    `begin` is a multiple of `stride`; `sums` has BLOCK_WINDOWS + chunk_size elements, `spreads`
+    and `passed` BLOCK_WINDOWS. Within a block, prefix sums of
+    `token * C^j` turn a window's polynomial into a difference times a power of the inverse, so that no
+    multiplication waits for another.
 
     Returns:
         (window to go on from, windows that passed)
@@ -242,7 +245,7 @@ def probe(
     n = 0
     while begin < end and n + BLOCK_WINDOWS < out.position.shape[0]:
         windows = min(step, BLOCK_WINDOWS, end - begin)
-        test_windows(t, k, query, np.uint64(begin), np.uint64(windows), sums, passed)
+        test_windows(t, k, query, np.uint64(begin), np.uint64(windows), sums, spreads, passed)
         if stride == 1:
             n = collect_passed(passed, windows, begin, n, out)
         else:
@@ -251,7 +254,7 @@ def probe(
                 n += passed[i]
         begin += step
     for i in range(n):
-        out.fingerprint[i] = fingerprint(k.fingerprint, k.fingerprint_mask, query, out.position[i])
+        out.fingerprint[i] = fingerprint(k.fingerprint, k.scalars[1], query, out.position[i])
     return begin, n
 
 
@@ -260,35 +263,34 @@ def test_windows(
     t: Tables,
     k: HashKeys,
     query: NDArray[np.uint32],
-    begin: int,
-    windows: int,
+    begin: Int,
+    windows: Int,
     sums: NDArray[np.uint64],
+    spreads: NDArray[np.uint64],
     passed: NDArray[np.uint8],
 ) -> None:
-    """Ask the filter for every window of a block; one short loop a step, so that all but the sum are vectorised."""
+    """Ask the filter for every window of a block, in short loops, so that products are vectorised."""
     width = np.uint64(k.fingerprint.shape[1])
     one = np.uint64(1)
-    tokens = windows + width - one
-    for j in range(tokens):
-        sums[j + one] = k.powers[j] * np.uint64(query[begin + j])
     total = np.uint64(0)
     sums[np.uint64(0)] = total
-    for j in range(tokens):
-        total += sums[j + one]
+    for j in range(windows + width - one):
+        total += k.powers[j] * np.uint64(query[begin + j])
         sums[j + one] = total
     for i in range(windows):
-        sums[i] = (sums[i + width] - sums[i]) * k.inverses[i]
+        spreads[i] = (sums[i + width] - sums[i]) * k.inverses[i]
     active = np.uint64(t.meta[FILTER_ACTIVE])
     shift = np.uint64(t.meta[FILTER_SHIFT])
     for i in range(windows):
-        spread = sums[i]
-        bits = filter_bits(k.filter_bits, spread)
-        passed[i] = (t.filter_words[active, spread >> shift] & bits) == bits
+        bits = filter_bits(k.filter_bits, spreads[i])
+        passed[i] = (t.filter_words[active, spreads[i] >> shift] & bits) == bits
 
 
 @kernel
-def collect_passed(passed: NDArray[np.uint8], windows: int, begin: int, n: int, out: Survivors) -> int:
-    """Append the positions of the windows that passed; nearly all did not, so they are looked at 64 at a time."""
+def collect_passed(passed: NDArray[np.uint8], windows: Int, begin: Int, n: Int, out: Survivors) -> Int:
+    """Append the positions of the windows that passed; nearly all did not, so they are looked at 64 at a
+    time.
+    """
     for group in range(0, windows, 64):
         stop = min(group + 64, windows)
         any_passed = np.uint8(0)
@@ -305,16 +307,16 @@ def collect_passed(passed: NDArray[np.uint8], windows: int, begin: int, n: int, 
 def resolve(
     t: Tables,
     k: HashKeys,
-    namespace: int,
+    namespace: Int,
     query: NDArray[np.uint32],
     survivors: Survivors,
-    begin: int,
-    end: int,
+    begin: Int,
+    end: Int,
     cursors: Cursors,
-    used: int,
+    used: Int,
     out: Matches,
-    matched: int,
-) -> tuple[int, int, int]:
+    matched: Int,
+) -> tuple[Int, Int, Int]:
     """Turn survivors into matches; stops early where `out` or `cursors` is full.
 
     Returns:
@@ -354,7 +356,7 @@ def resolve(
 
 
 @kernel
-def cursor_slot(cursors: Cursors, serial: int) -> int:
+def cursor_slot(cursors: Cursors, serial: Int) -> Int:
     """Return the slot of a content's cursor, or the free one where it belongs."""
     mask = cursors.serial.shape[0] - 1
     slot = (serial * 0x9E3779B1) & mask

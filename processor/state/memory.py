@@ -1,8 +1,8 @@
 """Address space reserved ahead, so that tables grow without ever moving.
 
-A reservation is an anonymous private mapping without swap reserve: it costs nothing until a page is touched, reads as
-zero, and gives its memory back when the array and all views of it are gone. Rows are therefore laid out so that zero
-means "nothing": row 0 of every table stays unused, and a link of 0 ends a chain.
+A reservation is an anonymous private mapping without swap reserve: it costs nothing until a page is touched,
+reads as zero, and gives its memory back when the array and all views of it are gone. Rows are therefore laid
+out so that zero means "nothing": row 0 of every table stays unused, and a link of 0 ends a chain.
 """
 
 from __future__ import annotations

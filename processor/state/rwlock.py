@@ -1,8 +1,9 @@
 """A fair lock for many readers or one writer.
 
-Whoever comes first is served first: a writer that applies a batch slice by slice lets every reader that came meanwhile
-pass before its next slice, and readers that keep coming cannot hold the writer off. Readers that stand next to each
-other in the queue enter together. `mutex` guards the three fields and is never held while waiting.
+Whoever comes first is served first: a writer that applies a batch slice by slice lets every reader that came
+meanwhile pass before its next slice, and readers that keep coming cannot hold the writer off. Readers that
+stand next to each other in the queue enter together. `mutex` guards the three fields and is never held while
+waiting.
 """
 
 from __future__ import annotations

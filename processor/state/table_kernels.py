@@ -1,29 +1,27 @@
 """Rows, hash chains and lists: what every table has in common.
 
-Hash chains grow by linear hashing (Litwin 1980): each insertion that makes a table fuller than its buckets splits the
-one bucket whose turn it is, so that no growth is ever a long step and a lookup needs only the number of buckets.
-A table is named by its first index into `meta`, see `layout`.
+Hash chains grow by linear hashing (Litwin 1980): each insertion that makes a table fuller than its buckets
+splits the one bucket whose turn it is, so that no growth is ever a long step and a lookup needs only the
+number of buckets. A table is named by its first index into `meta`, see `layout`.
 """
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from numpy.typing import NDArray
 
-from processor.kernel import kernel
+from processor.kernel import Bool, Int, Records, kernel
 from processor.state.layout import BUCKETS, CAPACITY, FREE, HIGH_WATER, MASK, USED
 
 
 @kernel
-def has_room(meta: NDArray[np.int64], table: int, rows: int) -> bool:
+def has_room(meta: NDArray[np.int64], table: Int, rows: Int) -> Bool:
     """Tell whether `rows` more rows can be taken."""
     return meta[table + USED] + rows <= meta[table + CAPACITY]
 
 
 @kernel
-def take_row(meta: NDArray[np.int64], table: int, rows: NDArray[Any]) -> int:
+def take_row(meta: NDArray[np.int64], table: Int, rows: Records) -> Int:
     """Take a row; there must be room. What a freed row held is still in it."""
     meta[table + USED] += 1
     row = meta[table + FREE]
@@ -36,7 +34,7 @@ def take_row(meta: NDArray[np.int64], table: int, rows: NDArray[Any]) -> int:
 
 
 @kernel
-def free_row(meta: NDArray[np.int64], table: int, rows: NDArray[Any], row: int) -> None:
+def free_row(meta: NDArray[np.int64], table: Int, rows: Records, row: Int) -> None:
     """Give a row back."""
     rows[row].next = meta[table + FREE]
     meta[table + FREE] = row
@@ -44,13 +42,13 @@ def free_row(meta: NDArray[np.int64], table: int, rows: NDArray[Any], row: int) 
 
 
 @kernel
-def chain(meta: NDArray[np.int64], table: int, buckets: NDArray[np.int32], hash_value: int) -> int:
+def chain(meta: NDArray[np.int64], table: Int, buckets: NDArray[np.int32], hash_value: Int) -> Int:
     """Return the first row of the chain that rows with this hash are in."""
     return buckets[bucket_of(meta, table, hash_value)]
 
 
 @kernel
-def bucket_of(meta: NDArray[np.int64], table: int, hash_value: int) -> int:
+def bucket_of(meta: NDArray[np.int64], table: Int, hash_value: Int) -> Int:
     """Return the bucket of a hash among as many as there are now."""
     mask = meta[table + MASK]
     bucket = np.int64(hash_value) & mask
@@ -60,9 +58,7 @@ def bucket_of(meta: NDArray[np.int64], table: int, hash_value: int) -> int:
 
 
 @kernel
-def link(
-    meta: NDArray[np.int64], table: int, buckets: NDArray[np.int32], rows: NDArray[Any], row: int
-) -> None:
+def link(meta: NDArray[np.int64], table: Int, buckets: NDArray[np.int32], rows: Records, row: Int) -> None:
     """Put a row whose `hash` is set into its chain, and split a bucket if the table is full."""
     bucket = bucket_of(meta, table, rows[row].hash)
     rows[row].next = buckets[bucket]
@@ -72,7 +68,7 @@ def link(
 
 
 @kernel
-def split_bucket(meta: NDArray[np.int64], table: int, buckets: NDArray[np.int32], rows: NDArray[Any]) -> None:
+def split_bucket(meta: NDArray[np.int64], table: Int, buckets: NDArray[np.int32], rows: Records) -> None:
     """Add one bucket and move into it what belongs there."""
     mask = meta[table + MASK]
     new = meta[table + BUCKETS]
@@ -97,9 +93,7 @@ def split_bucket(meta: NDArray[np.int64], table: int, buckets: NDArray[np.int32]
 
 
 @kernel
-def unlink(
-    meta: NDArray[np.int64], table: int, buckets: NDArray[np.int32], rows: NDArray[Any], row: int
-) -> None:
+def unlink(meta: NDArray[np.int64], table: Int, buckets: NDArray[np.int32], rows: Records, row: Int) -> None:
     """Take a row out of its chain."""
     bucket = bucket_of(meta, table, rows[row].hash)
     other = buckets[bucket]
@@ -112,7 +106,7 @@ def unlink(
 
 
 @kernel
-def push_place(lists: NDArray[Any], kind: int, instance: int, places: NDArray[Any], row: int) -> None:
+def push_place(lists: Records, kind: Int, instance: Int, places: Records, row: Int) -> None:
     """Append a placement to one of the lists of an instance."""
     last = lists[kind, instance].last
     places[row].list_prev = last
@@ -125,7 +119,7 @@ def push_place(lists: NDArray[Any], kind: int, instance: int, places: NDArray[An
 
 
 @kernel
-def pull_place(lists: NDArray[Any], kind: int, instance: int, places: NDArray[Any], row: int) -> None:
+def pull_place(lists: Records, kind: Int, instance: Int, places: Records, row: Int) -> None:
     """Take a placement out of the list it is in."""
     before = places[row].list_prev
     after = places[row].list_next

@@ -1,21 +1,17 @@
 """A treap of claims: the chunks that one namespace may use for one content, in the order they were indexed.
 
-A popular document sits behind many prefixes and belongs to many tenants, so neither putting a claim in its place nor
-finding the first one after another may walk them. Nodes are rows of `claims`; `order` is the key, `hash`, which
-nobody outside can choose, the priority.
+A popular document sits behind many prefixes and belongs to many tenants, so neither putting a claim in its
+place nor finding the first one after another may walk them. Nodes are rows of `claims`; `order` is the key,
+`hash`, which nobody outside can choose, the priority.
 """
 
 from __future__ import annotations
 
-from typing import Any
-
-from numpy.typing import NDArray
-
-from processor.kernel import kernel
+from processor.kernel import Int, Records, kernel
 
 
 @kernel
-def treap_insert(claims: NDArray[Any], root: int, node: int) -> int:
+def treap_insert(claims: Records, root: Int, node: Int) -> Int:
     """Insert a node whose `order` is set; return the root."""
     claims[node].left = 0
     claims[node].right = 0
@@ -38,15 +34,14 @@ def treap_insert(claims: NDArray[Any], root: int, node: int) -> int:
 
 
 @kernel
-def treap_remove(claims: NDArray[Any], root: int, node: int) -> int:
+def treap_remove(claims: Records, root: Int, node: Int) -> Int:
     """Remove a node; return the root, 0 if it was the last."""
     while claims[node].left or claims[node].right:
         left = claims[node].left
         right = claims[node].right
+        child = right
         if right == 0 or (left and claims[left].hash > claims[right].hash):
             child = left
-        else:
-            child = right
         rotate_up(claims, child)
         if claims[child].parent == 0:
             root = child
@@ -62,7 +57,7 @@ def treap_remove(claims: NDArray[Any], root: int, node: int) -> int:
 
 
 @kernel
-def rotate_up(claims: NDArray[Any], node: int) -> None:
+def rotate_up(claims: Records, node: Int) -> None:
     """Exchange a node with its parent, keeping the order."""
     parent = claims[node].parent
     above = claims[parent].parent
@@ -86,7 +81,7 @@ def rotate_up(claims: NDArray[Any], node: int) -> None:
 
 
 @kernel
-def treap_after(claims: NDArray[Any], root: int, order: int) -> int:
+def treap_after(claims: Records, root: Int, order: Int) -> Int:
     """Return the first node with a greater `order`, 0 if there is none."""
     found = 0
     at = root

@@ -1,0 +1,241 @@
+"""The kernels that Python calls, which take the whole state as one array of addresses.
+
+Handing a tuple of thirty arrays to a compiled function costs 5 us a call, as much as a small batch or a short
+match; handing over one array costs half a microsecond. The arrays themselves belong to `State`, which must
+outlive the call.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numba import carray, types  # type: ignore[attr-defined]
+from numba.extending import intrinsic
+from numpy.typing import NDArray
+
+from processor.kernel import Int, entry_kernel
+from processor.state import directory_kernels, lookup_kernels
+from processor.state.directory_kernels import Columns, Write
+from processor.state.hashing import HashKeys
+from processor.state.hashing_kernels import BLOCK_WINDOWS, FILTER_PATTERNS, TABLE_KEYS
+from processor.state.layout import (
+    CHUNK,
+    CLAIM,
+    CONTENT,
+    HEAD,
+    INSTANCE,
+    KEY,
+    MAX_INSTANCES,
+    MAX_SCOPES,
+    MAX_SITES,
+    META_SIZE,
+    NAMESPACES_PER_SCOPE,
+    PLACE,
+    POST,
+    SITE,
+    Tables,
+)
+from processor.state.lookup_kernels import Cursors, Found, Matches, Survivors
+
+_I4, _U4, _I8, _U8, _F8 = (np.dtype(name) for name in ("i4", "u4", "i8", "u8", "f8"))
+_SIZES = 2
+"""The first elements of the addresses are no addresses: the chunk size and the words of a filter."""
+
+
+class State(NamedTuple):
+    """Tables and hash keys with their addresses."""
+
+    tables: Tables
+    keys: HashKeys
+    addresses: NDArray[np.uint64]
+
+
+def make_state(tables: Tables, keys: HashKeys) -> State:
+    """Gather the addresses of all arrays; these must not be replaced afterwards."""
+    sizes = [tables.tokens.shape[1], tables.filter_words.shape[1]]
+    arrays = [*tables, *keys]
+    return State(tables, keys, np.array(sizes + [array.ctypes.data for array in arrays], np.uint64))
+
+
+def _typed_pointer(typing: Any, address: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.inttoptr(arguments[0], context.get_value_type(types.voidptr))
+
+    return types.voidptr(types.uint64), generate
+
+
+_pointer: Any = intrinsic(_typed_pointer)
+"""Turn an address into a pointer that `carray` takes."""
+
+
+# A row number is never negative and never past the end, so the length of a one-dimensional table does not
+# matter.
+_ANY = 1 << 31
+
+
+@entry_kernel
+def _tables(a: NDArray[np.uint64]) -> Tables:
+    chunk_size = np.int64(a[0])
+    words = np.int64(a[1])
+    return Tables(
+        carray(_pointer(a[2]), (META_SIZE,), _I8),
+        carray(_pointer(a[3]), (_ANY,), CHUNK),
+        carray(_pointer(a[4]), (_ANY,), KEY),
+        carray(_pointer(a[5]), (_ANY,), PLACE),
+        carray(_pointer(a[6]), (_ANY,), CONTENT),
+        carray(_pointer(a[7]), (_ANY,), CLAIM),
+        carray(_pointer(a[8]), (_ANY,), POST),
+        carray(_pointer(a[9]), (_ANY,), _I4),
+        carray(_pointer(a[10]), (_ANY,), _I4),
+        carray(_pointer(a[11]), (_ANY,), _I4),
+        carray(_pointer(a[12]), (_ANY,), _I4),
+        carray(_pointer(a[13]), (_ANY,), _I4),
+        carray(_pointer(a[14]), (_ANY,), _I4),
+        carray(_pointer(a[15]), (_ANY, chunk_size), _U4),
+        carray(_pointer(a[16]), (_ANY,), _I4),
+        carray(_pointer(a[17]), (_ANY,), _F8),
+        carray(_pointer(a[18]), (_ANY,), _U4),
+        carray(_pointer(a[19]), (2, words), _U8),
+        carray(_pointer(a[20]), (MAX_SCOPES,), _I8),
+        carray(_pointer(a[21]), (MAX_SCOPES * NAMESPACES_PER_SCOPE,), _I4),
+        carray(_pointer(a[22]), (MAX_SITES,), SITE),
+        carray(_pointer(a[23]), (MAX_INSTANCES,), INSTANCE),
+        carray(_pointer(a[24]), (3, MAX_INSTANCES), HEAD),
+    )
+
+
+@entry_kernel
+def _keys(a: NDArray[np.uint64]) -> HashKeys:
+    chunk_size = np.int64(a[0])
+    return HashKeys(
+        carray(_pointer(a[25]), (TABLE_KEYS,), _U8),
+        carray(_pointer(a[26]), (2, chunk_size), _U8),
+        carray(_pointer(a[27]), (BLOCK_WINDOWS + chunk_size + 1,), _U8),
+        carray(_pointer(a[28]), (BLOCK_WINDOWS + 1,), _U8),
+        carray(_pointer(a[29]), (FILTER_PATTERNS,), _U8),
+        carray(_pointer(a[30]), (2,), _U8),
+    )
+
+
+@entry_kernel
+def apply_slice(a: NDArray[np.uint64], w: Write, cols: Columns, begin: Int, end: Int) -> None:
+    """See `directory_kernels.apply_slice`."""
+    directory_kernels.apply_slice(_tables(a), _keys(a), w, cols, begin, end)
+
+
+@entry_kernel
+def fence_slice(a: NDArray[np.uint64], blend: bool, keep: bool, instance: Int, limit: Int) -> Int:
+    """See `directory_kernels.fence_slice`."""
+    return directory_kernels.fence_slice(_tables(a), _keys(a), blend, keep, instance, limit)
+
+
+@entry_kernel
+def settle_slice(a: NDArray[np.uint64], blend: bool, keep: bool, instance: Int, limit: Int) -> Int:
+    """See `directory_kernels.settle_slice`."""
+    return directory_kernels.settle_slice(_tables(a), _keys(a), blend, keep, instance, limit)
+
+
+@entry_kernel
+def expire_slice(a: NDArray[np.uint64], blend: bool, before: float, limit: Int) -> Int:
+    """See `directory_kernels.expire_slice`."""
+    return directory_kernels.expire_slice(_tables(a), _keys(a), blend, before, limit)
+
+
+@entry_kernel
+def forget_dormant_slice(a: NDArray[np.uint64], limit: Int) -> Int:
+    """See `directory_kernels.forget_dormant_slice`."""
+    return directory_kernels.forget_dormant_slice(_tables(a), _keys(a), limit)
+
+
+@entry_kernel
+def find_keys(
+    a: NDArray[np.uint64],
+    digests: NDArray[np.uint64],
+    hash_lens: NDArray[np.uint8],
+    scopes: NDArray[np.int32],
+    kv_ranks: NDArray[np.uint64],
+    groups: NDArray[np.uint32],
+    rows: NDArray[np.int32],
+) -> None:
+    """See `lookup_kernels.find_keys`."""
+    lookup_kernels.find_keys(_tables(a), _keys(a), digests, hash_lens, scopes, kv_ranks, groups, rows)
+
+
+@entry_kernel
+def count_places(a: NDArray[np.uint64], rows: NDArray[np.int32]) -> Int:
+    """See `lookup_kernels.count_places`."""
+    return lookup_kernels.count_places(_tables(a), rows)
+
+
+@entry_kernel
+def gather_places(a: NDArray[np.uint64], rows: NDArray[np.int32], found: Found) -> Int:
+    """See `lookup_kernels.gather_places`."""
+    return lookup_kernels.gather_places(_tables(a), rows, found)
+
+
+@entry_kernel
+def count_tokens(a: NDArray[np.uint64], rows: NDArray[np.int32], counts: NDArray[np.int64]) -> Int:
+    """See `lookup_kernels.count_tokens`."""
+    return lookup_kernels.count_tokens(_tables(a), rows, counts)
+
+
+@entry_kernel
+def gather_tokens(a: NDArray[np.uint64], rows: NDArray[np.int32], out: NDArray[np.uint32]) -> None:
+    """See `lookup_kernels.gather_tokens`."""
+    lookup_kernels.gather_tokens(_tables(a), rows, out)
+
+
+@entry_kernel
+def scan_keys(
+    a: NDArray[np.uint64],
+    begin: Int,
+    limit: Int,
+    tier: Int,
+    instance: Int,
+    site_wanted: NDArray[np.uint8],
+    skip: Int,
+    rows: NDArray[np.int32],
+) -> tuple[Int, Int, Int]:
+    """See `lookup_kernels.scan_keys`."""
+    return lookup_kernels.scan_keys(_tables(a), begin, limit, tier, instance, site_wanted, skip, rows)
+
+
+@entry_kernel
+def list_groups(a: NDArray[np.uint64], row: Int, groups: NDArray[np.uint32]) -> Int:
+    """See `lookup_kernels.list_groups`."""
+    return lookup_kernels.list_groups(_tables(a), row, groups)
+
+
+@entry_kernel
+def probe(
+    a: NDArray[np.uint64],
+    query: NDArray[np.uint32],
+    begin: Int,
+    stride: Int,
+    sums: NDArray[np.uint64],
+    spreads: NDArray[np.uint64],
+    passed: NDArray[np.uint8],
+    out: Survivors,
+) -> tuple[Int, Int]:
+    """See `lookup_kernels.probe`."""
+    return lookup_kernels.probe(_tables(a), _keys(a), query, begin, stride, sums, spreads, passed, out)
+
+
+@entry_kernel
+def resolve(
+    a: NDArray[np.uint64],
+    namespace: Int,
+    query: NDArray[np.uint32],
+    survivors: Survivors,
+    begin: Int,
+    end: Int,
+    cursors: Cursors,
+    used: Int,
+    out: Matches,
+    matched: Int,
+) -> tuple[Int, Int, Int]:
+    """See `lookup_kernels.resolve`."""
+    return lookup_kernels.resolve(
+        _tables(a), _keys(a), namespace, query, survivors, begin, end, cursors, used, out, matched
+    )
