@@ -111,7 +111,7 @@ class Directory:
         for place, row in mine:
             if place.owner is None:
                 row.live = False
-            else:
+            elif row.live:
                 del self.rows[place]
         self.heard.discard(instance_id)
         self._refresh(place.key for place, _ in mine)
@@ -149,7 +149,7 @@ class Directory:
             del self.rows[place]
 
     def _bind(self, admitted: Admitted, entry: CacheEventEntry) -> None:
-        if self.is_live(entry.key):
+        if self.is_live(entry.key) and not (admitted.l1_void and admitted.batch.tier is Tier.L1):
             recency = self.recency.setdefault(entry.key, Recency())
             recency.last_access = max(recency.last_access, admitted.event_time)
         tokens, stamp = tuple(entry.token_ids.tolist()), content_stamp(admitted)
@@ -226,6 +226,9 @@ class Directory:
         known = self.contents.get(key.chunk_hash)
         return known.tokens if known is not None and self.is_live(key) else ()
 
+    def last_access(self, key: ObjectKey) -> float:
+        return self.recency[key].last_access if key in self.recency else 0.0
+
     def access_count(self, key: ObjectKey) -> int:
         return self.recency[key].access_count if key in self.recency else 0
 
@@ -264,6 +267,24 @@ class Directory:
                     break
         return found
 
+    def usage(self) -> dict[tuple[str, Tier, str, bool], tuple[int, int]]:
+        """Number and bytes of the live placements by (owner, or "" for a shared pool, tier, backend, shared)."""
+        held: dict[tuple[str, Tier, str, bool], list[int]] = {}
+        for place, row in self.rows.items():
+            if row.live:
+                held.setdefault(_site(place), []).append(row.size_bytes)
+        return {site: (len(sizes), sum(sizes)) for site, sizes in held.items()}
+
+    def names(self) -> dict[str, int]:
+        """How many names of each kind some row, or what is known of some chunk, still needs."""
+        stamps = [k.stamp for k in self.contents.values()]
+        stamps += [k.offset_stamp for k in self.contents.values() if k.offset_stamp is not None]
+        return {
+            "instances": len({row.instance_id for row in self.rows.values()} | {stamp[2] for stamp in stamps}),
+            "scopes": len({(place.key.model_name, place.key.cache_salt) for place in self.rows}),
+            "sites": len({_site(place) for place in self.rows}),
+        }
+
     def counts(self) -> dict[str, object]:
         """Everything that the statistics count."""
         live = {place: row for place, row in self.rows.items() if row.live}
@@ -285,6 +306,10 @@ class Directory:
             "num_claims": len(claims),
             "num_namespaces": len({namespace for _, namespace in claims}),
         }
+
+
+def _site(place: Place) -> tuple[str, Tier, str, bool]:
+    return place.owner or "", place.tier, place.backend, place.owner is None
 
 
 def content_stamp(admitted: Admitted) -> ContentStamp:

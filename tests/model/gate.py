@@ -7,7 +7,7 @@ in the order that the design gives: fence, then the batch, then that the stream 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Protocol
 
@@ -15,6 +15,8 @@ from producer.events import CacheEventBatch
 
 Position = tuple[int, int]
 """(partition, offset) of a record."""
+STALE_RUN = 3
+"""So many stale batches in a row mean that whoever sends them is heard only as stale."""
 
 
 class Result(StrEnum):
@@ -60,41 +62,57 @@ class Hole:
 
 
 @dataclass
-class Range:
-    incarnation: int
-    first: int
-    last: int
-    reason: str | None
-
-
-@dataclass
 class Stream:
     incarnation: int
     epoch: int
     last_seq: int = 0
-    conflict: bool = False
+    contradicted: bool = False
+    stale_run: int = 0
+    """Stale batches since the last one of the present incarnation."""
     last_event_time: float = 0.0
+    """Of the present incarnation."""
+    heard_at: dict[int, int] = field(default_factory=dict)
+    """The last offset heard from on each partition, the latest last."""
     holes: dict[tuple[int, int], Hole] = field(default_factory=dict)
+    tails: dict[int, Hole] = field(default_factory=dict)
+    """The log was cut under an incarnation: everything from this hole on may be lost, up to its next batch."""
     applied: dict[tuple[int, int], tuple[float, str, int]] = field(default_factory=dict)
 
     @property
+    def lacking(self) -> list[Hole]:
+        return [*self.holes.values(), *self.tails.values()]
+
+    @property
     def has_open_range(self) -> bool:
-        return any(hole.open for hole in self.holes.values())
+        return any(hole.open for hole in self.lacking)
 
     @property
     def gap_detected(self) -> bool:
-        return any(h.incarnation == self.incarnation or h.reason is None for h in self.holes.values())
+        return any(h.incarnation == self.incarnation or h.reason is None for h in self.lacking)
 
-    def ranges(self) -> list[Range]:
-        """Consecutive holes of one incarnation and one kind, ascending."""
-        found: list[Range] = []
-        for (incarnation, seq), hole in sorted(self.holes.items()):
-            last = found[-1] if found else None
-            if last and (last.incarnation, last.last, last.reason) == (incarnation, seq - 1, hole.reason):
-                last.last = seq
-            else:
-                found.append(Range(incarnation, seq, seq, hole.reason))
-        return found
+    @property
+    def conflict(self) -> bool:
+        return self.contradicted or self.stale_run >= STALE_RUN
+
+    def hear(self, position: Position | None) -> None:
+        if position is not None:
+            self.heard_at.pop(position[0], None)
+            self.heard_at[position[0]] = position[1]
+
+    def cut(self, incarnation: int, beyond: int) -> None:
+        """Make holes of what the incarnation's tail holds below `beyond`, where it then begins."""
+        tail = self.tails[incarnation]
+        for seq in range(tail.seq, beyond):
+            self.holes[incarnation, seq] = replace(tail, seq=seq)
+        tail.seq = max(tail.seq, beyond)
+
+    def take(self, incarnation: int, seq: int) -> Hole | None:
+        """Fill the open hole of that number, if there is one."""
+        tail = self.tails.get(incarnation)
+        if tail is not None and tail.open and seq >= tail.seq:
+            self.cut(incarnation, seq + 1)
+        hole = self.holes.get((incarnation, seq))
+        return self.holes.pop((incarnation, seq)) if hole is not None and hole.open else None
 
 
 def describe(batch: CacheEventBatch) -> tuple[float, str, int]:
@@ -130,28 +148,34 @@ class Gate:
         elif batch.incarnation > stream.incarnation:
             self.consumer.fence(instance_id)
             stream.incarnation, stream.epoch = batch.incarnation, self._next_epoch(instance_id)
-            stream.last_seq = 0
+            stream.last_seq = stream.stale_run = 0
+            stream.last_event_time, stream.contradicted = 0.0, False
 
-        hole = stream.holes.get(name)
-        if hole is not None and hole.open:
-            del stream.holes[name]
-            result, epoch = Result.REPAIRED, hole.epoch
-        elif batch.incarnation < stream.incarnation:
-            return Result.STALE
-        elif batch.seq <= stream.last_seq:
-            stream.conflict |= stream.applied.get(name, describe(batch)) != describe(batch)
-            return Result.DUPLICATE
-        else:
-            reason = None if self.seekable else "no_log"
-            for seq in range(stream.last_seq + 1, batch.seq):
-                skipped = Hole(batch.incarnation, seq, stream.epoch, reason, now)
-                stream.holes[batch.incarnation, seq] = skipped
+        is_next = batch.incarnation == stream.incarnation and batch.seq > stream.last_seq
+        hole = None if is_next else stream.take(*name)
+        if is_next:
+            self._expose(stream, batch, now)
             stream.last_seq = batch.seq
             result, epoch = Result.ADMITTED, stream.epoch
+        elif hole is not None:
+            result, epoch = Result.REPAIRED, hole.epoch
+        elif batch.incarnation < stream.incarnation:
+            stream.stale_run += 1
+            # An incarnation whose own clock runs past what its successor said is alive beside it.
+            stream.contradicted |= batch.ts > stream.last_event_time > 0
+            return Result.STALE
+        else:
+            stream.hear(position)
+            stream.stale_run = 0
+            stream.contradicted |= stream.applied.get(name, describe(batch)) != describe(batch)
+            return Result.DUPLICATE
 
-        stream.applied[name] = describe(batch)
+        stream.hear(position)
         time = event_time if event_time is not None else batch.ts
-        stream.last_event_time = time
+        if batch.incarnation == stream.incarnation:
+            stream.applied[name] = describe(batch)
+            stream.stale_run = 0
+            stream.last_event_time = max(stream.last_event_time, time)
         self.consumer.consume(
             Admitted(
                 batch=batch,
@@ -190,6 +214,13 @@ class Gate:
         """What is left out narrows nothing; closed holes go only if something is named."""
         stream = self.streams[instance_id]
         named = (incarnation, first, last) != (None, None, None)
+        for number, tail in list(stream.tails.items()):
+            if (tail.open or named) and incarnation in (None, number):
+                if last is not None:
+                    stream.cut(number, last + 1)
+                else:
+                    stream.cut(number, 1 if first is None else first)
+                    del stream.tails[number]
         for name, hole in list(stream.holes.items()):
             if (
                 (hole.open or named)
@@ -202,16 +233,34 @@ class Gate:
 
     def tick(self, now: float, watermark: float, clock_skew: float) -> None:
         for instance_id, stream in self.streams.items():
-            for hole in stream.holes.values():
+            for hole in stream.lacking:
                 if hole.reason is not None and now - hole.lost_since > self.repair_window:
                     hole.open = False
             self._settle(instance_id)
         if not self.any_open_range:
             self.consumer.expire(watermark - clock_skew)
 
+    def lose_tails(self, partition: int, now: float) -> None:
+        """The log was cut where it is read: whoever spoke there may have lost what it says next."""
+        for stream in self.streams.values():
+            if partition in stream.heard_at and stream.incarnation not in stream.tails:
+                stream.tails[stream.incarnation] = Hole(
+                    stream.incarnation, stream.last_seq + 1, stream.epoch, "before_log", now
+                )
+
     @property
     def any_open_range(self) -> bool:
         return any(stream.has_open_range for stream in self.streams.values())
+
+    def _expose(self, stream: Stream, batch: CacheEventBatch, now: float) -> None:
+        """What lies between the last batch and this one is missing, or was lost with the tail of the log."""
+        if stream.incarnation in stream.tails:
+            stream.cut(stream.incarnation, batch.seq)
+            del stream.tails[stream.incarnation]
+            return
+        reason = None if self.seekable else "no_log"
+        for seq in range(stream.last_seq + 1, batch.seq):
+            stream.holes[batch.incarnation, seq] = Hole(batch.incarnation, seq, stream.epoch, reason, now)
 
     def _next_epoch(self, instance_id: str) -> int:
         self.epochs[instance_id] = self.epochs.get(instance_id, 0) + 1

@@ -1,0 +1,131 @@
+"""Directory and index against the model, entry by entry: both hear what the model's gate admits."""
+
+from __future__ import annotations
+
+from hypothesis import strategies as st
+from hypothesis.stateful import invariant, precondition, rule
+
+from processor.state.directory import KeyDirectory
+from producer.events import Namespace, ObjectKey, Tier
+from tests.model.compare import assert_same_directory, assert_same_listing, matches
+from tests.model.convert import admission
+from tests.model.directory import Directory
+from tests.model.gate import Admitted, Gate
+from tests.model.machines import (
+    BACKENDS,
+    INSTANCES,
+    MODELS,
+    SALTS,
+    SKEW,
+    WINDOW,
+    Fleet,
+    Sent,
+    keys,
+    namespaces_of,
+    query_of,
+)
+
+
+class Both:
+    """Tells two directories the same."""
+
+    def __init__(self, model: Directory, engine: KeyDirectory) -> None:
+        self.model, self.engine = model, engine
+
+    def consume(self, admitted: Admitted) -> None:
+        self.model.consume(admitted)
+        self.engine.consume(admission(admitted))
+
+    def fence(self, instance_id: str) -> None:
+        self.model.fence(instance_id)
+        self.engine.fence(instance_id)
+
+    def settle(self, instance_id: str) -> None:
+        self.model.settle(instance_id)
+        self.engine.settle(instance_id)
+
+    def expire(self, before: float) -> None:
+        self.model.expire(before)
+        self.engine.expire(before)
+
+
+class DirectoryMachine(Fleet):
+    model: Directory
+    engine: KeyDirectory
+
+    def start(self) -> None:
+        setting = self.setting
+        self.model = Directory(setting.chunk_size, setting.blend, setting.stride)
+        self.engine = KeyDirectory(
+            chunk_size=setting.chunk_size,
+            max_chunks=64,
+            enable_blend=setting.blend,
+            probe_stride=setting.stride,
+            seed=bytes(32),
+            fingerprint_bits=setting.fingerprint_bits,
+        )
+        self.connect()
+
+    def connect(self) -> None:
+        self.gate = Gate(Both(self.model, self.engine), WINDOW, self.setting.seekable)
+
+    def deliver(self, sent: Sent) -> None:
+        self.gate.offer(
+            sent.batch, sent.position, event_time=sent.event_time, generation=sent.generation, now=self.now
+        )
+
+    def drop_instance(self, instance_id: str, mark: dict[int, int] | None) -> None:
+        self.gate.drop_instance(instance_id, mark)
+
+    def register_instance(self, instance_id: str) -> None:
+        self.gate.register_instance(instance_id)
+
+    def reset(self, instance_id: str) -> None:
+        self.gate.reset(instance_id)
+
+    def accept_loss(
+        self, instance_id: str, incarnation: int | None, first: int | None, last: int | None
+    ) -> None:
+        self.gate.accept_loss(instance_id, incarnation, first, last)
+
+    def lose_tails(self, partition: int) -> None:
+        self.gate.lose_tails(partition, self.now)
+
+    def tick(self, watermark: float) -> None:
+        self.gate.tick(self.now, watermark, SKEW)
+
+    def knows(self, instance_id: str) -> bool:
+        return instance_id in self.gate.streams
+
+    @rule(
+        tier=st.none() | st.sampled_from(Tier),
+        instance=st.sampled_from(("", *INSTANCES, "nobody")),
+        backend=st.sampled_from(("", *BACKENDS, "nowhere")),
+        page=st.integers(1, 4),
+    )
+    def keys_are_listed(self, tier: Tier | None, instance: str, backend: str, page: int) -> None:
+        assert_same_listing(self.model, self.engine, tier, instance, backend, page)
+
+    @rule(
+        query=st.lists(st.integers(0, 2), max_size=40),
+        namespace=st.builds(
+            Namespace, st.sampled_from(MODELS), st.sampled_from(SALTS), st.sampled_from((0, 1, 2, 255))
+        ),
+    )
+    def any_query_is_matched(self, query: list[int], namespace: Namespace) -> None:
+        assert matches(self.engine, query, namespace) == self.model.match(query, namespace)
+
+    @rule(key=keys)
+    def any_key_is_looked_up(self, key: ObjectKey) -> None:
+        assert_same_directory(self.model, self.engine, [key, key], [], [])
+
+    @precondition(lambda self: hasattr(self, "setting"))
+    @invariant()
+    def both_know_the_same(self) -> None:
+        setting = self.setting
+        assert_same_directory(
+            self.model, self.engine, setting.pool, namespaces_of(setting), query_of(setting)
+        )
+
+
+TestDirectory = DirectoryMachine.TestCase
