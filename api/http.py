@@ -85,9 +85,9 @@ def _too_large() -> RequestError:
 _INTEGER = re.compile(r"[+-]?[0-9]+")
 
 
-def query_int(request: Request, name: str, default: int, low: int, high: int = MAX_INT) -> int:
+def query_int(query: Mapping[str, str], name: str, default: int, low: int, high: int = MAX_INT) -> int:
     """An integer of the query string within bounds."""
-    text = request.query_params.get(name)
+    text = query.get(name)
     if text is None:
         return default
     loc = ("query", name)
@@ -109,9 +109,9 @@ _FLAGS: Final = {"true": True, "1": True, "yes": True, "on": True} | dict.fromke
 )
 
 
-def query_flag(request: Request, name: str) -> bool | None:
+def query_flag(query: Mapping[str, str], name: str) -> bool | None:
     """A flag of the query string, `None` if it is not there."""
-    text = request.query_params.get(name)
+    text = query.get(name)
     if text is None:
         return None
     flag = _FLAGS.get(text.lower())
@@ -120,9 +120,9 @@ def query_flag(request: Request, name: str) -> bool | None:
     return flag
 
 
-def query_choice(request: Request, name: str, choices: Sequence[str], default: str) -> str:
+def query_choice(query: Mapping[str, str], name: str, choices: Sequence[str], default: str) -> str:
     """One of a few words of the query string."""
-    text = request.query_params.get(name, default)
+    text = query.get(name, default)
     if text not in choices:
         listed = ", ".join(f"'{choice}'" for choice in choices[:-1]) + f" or '{choices[-1]}'"
         raise invalid(("query", name), f"Input should be {listed}", "enum", text)

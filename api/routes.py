@@ -15,8 +15,6 @@ from dataclasses import asdict
 from itertools import islice
 from typing import Any, Final, TypeVar
 
-import numpy as np
-from numpy.typing import NDArray
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
@@ -37,12 +35,12 @@ from api.http import (
 from api.openapi import document
 from api.token_hasher import TokenHasher
 from processor.service import DecodeError, DirectoryStats, KeyInfo, Service, StreamStatus, UnknownStream
-from producer.events import ContractError, Namespace, ObjectKey, Tier, make_kv_rank
+from producer.events import ObjectKey, Tier, make_kv_rank
 
 INLINE_BODY_BYTES: Final = 64 * 1024
 """A body of events or keys up to this long is decoded and applied on the loop."""
-INLINE_QUERY_TOKENS: Final = 32_768
-"""A query up to this long is matched on the loop: about 0.1 ms, and a thread costs as much."""
+INLINE_QUERY_BYTES: Final = 192 * 1024
+"""A query up to this long is matched on the loop: it takes about 0.1 ms, and a thread costs as much."""
 SLICE_KEYS: Final = 256
 """Keys looked up and encoded in one go."""
 PAGE_LIMIT: Final = 10_000
@@ -97,58 +95,30 @@ class Routes:
     async def lookup(self, request: Request) -> Response:
         """Placements of keys, or of the complete chunks of a token sequence."""
         raw = await read_body(request)
-        long = len(raw) > INLINE_BODY_BYTES
-        body = await self._run(long, bodies.decode, bodies.LookupBody, raw)
-        bodies.check_world_size(body.world_size, ("body", "world_size"))
-        encoded = await self._run(long, bodies.keys_of, body)
-        tokens = await self._run(long, bodies.token_ids_of, body)
-        if bool(encoded) == bool(len(tokens)):
-            raise invalid(("body",), "Value error, supply exactly one of 'keys' or 'token_ids'")
-        if encoded:
-            keys = await self._run(long, _object_keys, encoded)
-            return await self._answer_lookup(len(keys), _slices(keys), [k.chunk_hash_hex for k in encoded])
-        if not body.model_name:
-            raise invalid(("body",), "Value error, 'model_name' is required with 'token_ids'")
-        try:
-            Namespace(body.model_name, body.cache_salt, body.world_size)
-        except ContractError as error:
-            raise RequestError(400, str(error)) from None
-        return await self._answer_lookup(self.hasher.count(tokens), self._expanded(tokens, body))
+        asked = await self._run(len(raw) > INLINE_BODY_BYTES, bodies.lookup_of, raw)
+        if isinstance(asked, bodies.KeyLookup):
+            return await self._answer_lookup(len(asked.keys), _slices(asked.keys), asked.spelled)
+        return await self._answer_lookup(self.hasher.count(asked.tokens), self._expanded(asked))
 
     async def blend_lookup(self, request: Request) -> Response:
         """The cached chunks that a query contains, at any offset."""
         raw = await read_body(request)
-        long = len(raw) > INLINE_QUERY_TOKENS * 6
+        long = len(raw) > INLINE_QUERY_BYTES
         if content_type(request) == "application/octet-stream":
-            tokens = bodies.tokens_of_bytes(raw, ("body",))
-            model_name = request.query_params.get("model_name", "")
-            cache_salt = request.query_params.get("cache_salt", "")
-            world_size = query_int(request, "world_size", 1, 1, 255)
-            missing = ("query", "model_name")
+            asked = bodies.raw_blend_lookup_of(raw, request.query_params)
         else:
-            body = await self._run(long, bodies.decode, bodies.BlendLookupBody, raw)
-            tokens = await self._run(long, bodies.tokens_of_base64, body.tokens_b64)
-            model_name, cache_salt = body.model_name, body.cache_salt
-            world_size = bodies.check_world_size(body.world_size, ("body", "world_size"))
-            missing = ("body", "model_name")
-        if len(tokens) and not model_name:
-            raise invalid(missing, "Value error, 'model_name' is required with tokens", "missing")
-        namespace = bodies.namespace_of(model_name, cache_salt, world_size)
-        if namespace is None or not len(tokens):
-            return json_response({"matches": []})
-        long = len(tokens) > INLINE_QUERY_TOKENS
-        return Response(
-            await self._run(long, self._matches, tokens, namespace), media_type="application/json"
-        )
+            asked = await self._run(long, bodies.blend_lookup_of, raw)
+        answer = await self._run(long, self._matches, asked)
+        return Response(answer, media_type="application/json")
 
     async def keys(self, request: Request) -> Response:
         """One page of the directory."""
-        chosen = query_choice(request, "tier", ("l1", "l2", "all"), "all")
+        chosen = query_choice(request.query_params, "tier", ("l1", "l2", "all"), "all")
         tier = None if chosen == "all" else Tier(chosen)
         instance_id = request.query_params.get("instance_id", "")
         backend = request.query_params.get("backend", "")
-        offset = query_int(request, "offset", 0, 0)
-        limit = query_int(request, "limit", 1_000, 1, PAGE_LIMIT)
+        offset = query_int(request.query_params, "offset", 0, 0)
+        limit = query_int(request.query_params, "limit", 1_000, 1, PAGE_LIMIT)
 
         def page() -> tuple[int, list[KeyInfo]]:
             return self.service.list_keys(tier, instance_id, backend, min(offset, MAX_INT), limit)
@@ -162,7 +132,7 @@ class Routes:
 
     async def streams(self, request: Request) -> Response:
         """Every emitter's stream, or those with (or without) a gap."""
-        gap = query_flag(request, "gap")
+        gap = query_flag(request.query_params, "gap")
         found = await self._run(True, self.service.streams, gap)
         return json_response({"streams": [_stream(status) for status in found]})
 
@@ -174,16 +144,15 @@ class Routes:
     async def accept_loss(self, request: Request) -> Response:
         """Give up on missing batches; without a body, on all of them."""
         raw = await read_body(request)
-        body = bodies.decode(bodies.AcceptLossBody, raw) if raw.strip() else bodies.AcceptLossBody()
-        bodies.check_range(body)
+        asked = bodies.accept_loss_of(raw)
         status = await self._run(
             True,
             _known,
             self.service.accept_loss,
             _instance_id(request),
-            body.incarnation,
-            body.first,
-            body.last,
+            asked.incarnation,
+            asked.first,
+            asked.last,
         )
         return json_response(_stream(status))
 
@@ -225,22 +194,20 @@ class Routes:
             return call(*arguments)
         return await asyncio.get_running_loop().run_in_executor(self._pool, call, *arguments)
 
-    def _matches(self, tokens: NDArray[np.uint32], namespace: Namespace) -> bytes:
-        found = self.service.match(tokens, namespace)
-        return json_bytes(
-            {
-                "matches": [
-                    {"chunk_hash": m.chunk_hash.hex(), "old_st": m.old_st, "cur_st": m.cur_st} for m in found
-                ]
-            }
-        )
+    def _matches(self, asked: bodies.BlendLookup) -> bytes:
+        found = []
+        if asked.namespace is not None and len(asked.tokens):
+            found = self.service.match(asked.tokens, asked.namespace)
+        shown = [{"chunk_hash": m.chunk_hash.hex(), "old_st": m.old_st, "cur_st": m.cur_st} for m in found]
+        return json_bytes({"matches": shown})
 
-    def _expanded(self, tokens: NDArray[np.uint32], body: bodies.LookupBody) -> Iterator[list[ObjectKey]]:
-        size = body.world_size
+    def _expanded(self, asked: bodies.TokenLookup) -> Iterator[list[ObjectKey]]:
+        space = asked.namespace
+        size = space.world_size
         ranks = [make_kv_rank(size, rank, size, rank) for rank in range(size)]
         keys = (
-            ObjectKey(chunk_hash, body.model_name, rank, 0, body.cache_salt)
-            for chunk_hash in self.hasher.hashes(tokens)
+            ObjectKey(chunk_hash, space.model_name, rank, 0, space.cache_salt)
+            for chunk_hash in self.hasher.hashes(asked.tokens)
             for rank in ranks
         )
         for part in _slices(keys):
@@ -334,10 +301,6 @@ def _known(call: Callable[..., Result], instance_id: str, *arguments: Any) -> Re
         return call(instance_id, *arguments)
     except UnknownStream:
         raise RequestError(404, f"unknown instance {instance_id!r}") from None
-
-
-def _object_keys(encoded: list[bodies.EncodedKey]) -> list[ObjectKey]:
-    return [bodies.object_key_of(key, index) for index, key in enumerate(encoded)]
 
 
 def _slices(items: Sequence[Result] | Iterator[Result]) -> Iterator[list[Result]]:

@@ -25,6 +25,7 @@ from processor.ingest.decode import DecodeError, Decoder
 from processor.ingest.gate import EventGate, IngestSummary, LostRange, StreamStatus, UnknownStream
 from processor.ingest.http_source import HttpEventSource
 from processor.ingest.kafka_source import KafkaEventSource, KafkaSettings
+from processor.ingest.lifting import Lift
 from processor.ingest.source import EventSource, SourceStatus
 from processor.metrics import BlendMeter, Meter, Snapshot, make_registry, render
 from processor.state.capacity import CapacityRegistry
@@ -37,6 +38,7 @@ __all__ = [
     "DirectoryStats",
     "IngestSummary",
     "KeyInfo",
+    "Lift",
     "LostRange",
     "Match",
     "Service",

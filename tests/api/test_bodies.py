@@ -3,7 +3,8 @@ from __future__ import annotations
 import pybase64
 import pytest
 
-from api.bodies import BASE64_SLICE, tokens_of_base64
+from api.bodies import tokens_of_base64
+from api.decoding import BASE64_SLICE
 from api.http import RequestError
 
 

@@ -116,6 +116,64 @@ def test_a_malformed_lookup_is_refused_with_the_field(server: Serving, body: byt
     assert refusal(server.http.post("/directory/lookup", content=body)) == (422, loc)
 
 
+LONG = 100_000
+
+
+@pytest.mark.parametrize("separator", [",", " , "])
+def test_a_long_list_of_tokens_is_read_like_a_short_one(server: Serving, separator: str) -> None:
+    server.emit(store(entries_of(SEQUENCE)))
+    listed = separator.join(map(str, [*SEQUENCE, *([9] * LONG)]))
+    body = f'{{"x":{{"token_ids":[1]}},"token_ids":[{listed}],"model_name":"m"}}'
+    answer = server.http.post("/directory/lookup", content=body).json()
+    assert answer["chunks"] == len(answer["results"]) == LONG // 4 + 2
+    assert [len(result["placements"]) for result in answer["results"][:3]] == [1, 1, 0]
+
+
+@pytest.mark.parametrize(
+    ("last", "loc"),
+    [
+        ("-1", ["body", "token_ids", LONG]),
+        ('"q"', ["body", "token_ids", LONG]),
+        ("4294967296", ["body", "token_ids"]),
+        ("[2]", ["body", "token_ids", LONG]),
+        ("", ["body", "token_ids"]),
+    ],
+)
+def test_a_long_list_of_tokens_is_checked_to_its_end(server: Serving, last: str, loc: list[Any]) -> None:
+    body = f'{{"model_name":"m","token_ids":[{"1234567890," * LONG}{last}]}}'
+    assert refusal(server.http.post("/directory/lookup", content=body)) == (422, loc)
+
+
+def test_a_long_list_of_keys_is_read_and_checked_to_its_end(server: Serving) -> None:
+    keys = [wire_key(key(n.to_bytes(4, "big"))) for n in range(3_000)]
+    answer = server.http.post("/directory/lookup", json={"keys": keys}).json()
+    assert answer["chunks"] == 3_000
+    assert [result["key"] for result in answer["results"]] == keys
+    keys[-1] = {**keys[-1], "kv_rank": "x"}
+    answer = server.http.post("/directory/lookup", json={"keys": keys})
+    assert refusal(answer) == (422, ["body", "keys", 2_999, "kv_rank"])
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"model_name":"' + b"x" * 300_000 + b'","token_ids":[1]}',
+        b'{"keys":[{"chunk_hash_hex":"' + b"a" * 300_000 + b'","model_name":"m","kv_rank":1}]}',
+        b'{"keys":"' + b"a" * 300_000 + b'"}',
+        b'{"keys":[' + b"{" * 300_000,
+        b'{"token_ids":[' + b"[" * 300_000 + b"]" * 300_000 + b"]}",
+        b"[" + b"1," * 200_000 + b"1]",
+        b'{"token_ids":[' + b"1," * 200_000 + b"1]",
+        b"\xff" * 300_000,
+        b" " * 300_000,
+    ],
+)
+def test_long_nonsense_is_refused(server: Serving, body: bytes) -> None:
+    assert server.http.post("/directory/lookup", content=body).status_code == 422
+    # Members that a route does not know are ignored, so some of it is a query for nothing there.
+    assert server.http.post("/directory/blend-lookup", content=body).status_code in (200, 422)
+
+
 def test_what_is_well_formed_and_cannot_be_is_refused_with_400(server: Serving) -> None:
     for names in ({"model_name": "m@"}, {"model_name": "m", "cache_salt": "a/b"}):
         answer = server.http.post("/directory/lookup", json={"token_ids": [1], **names})

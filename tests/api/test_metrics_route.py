@@ -130,7 +130,7 @@ def test_names_with_quotes_and_line_ends_survive_the_format(server: Serving) -> 
 def test_openmetrics_is_given_to_whom_asks_for_it(server: Serving) -> None:
     answer = server.http.get("/metrics", headers={"accept": "application/openmetrics-text; version=1.0.0"})
     assert answer.headers["content-type"].startswith("application/openmetrics-text")
-    names = {family.name for family in openmetrics.text_string_to_metric_families(answer.text)}
+    names = {family.name for family in openmetrics.text_string_to_metric_families(answer.text)}  # type: ignore[no-untyped-call]
     assert "blendstream_ready" in names
 
 

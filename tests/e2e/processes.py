@@ -48,7 +48,7 @@ class Process:
 @contextmanager
 def server(*arguments: str, port: int = 0) -> Iterator[tuple[Process, Client]]:
     """`blendstream serve` on a free port, once it listens, and a client of it; killed if it still runs."""
-    command = [BLENDSTREAM, "serve", "--host", "127.0.0.1", "--port", str(port), "--max-chunks", "65536"]
+    command = [str(BLENDSTREAM), "serve", "--host", "127.0.0.1", "--port", str(port), "--max-chunks", "65536"]
     running = Process(
         subprocess.Popen([*command, *arguments], stderr=subprocess.PIPE, text=True, env=environment())
     )
