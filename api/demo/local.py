@@ -22,8 +22,8 @@ from deploy.broker import create_topic, free_port
 
 TOPIC: Final = "blendstream-demo"
 PARTITIONS: Final = 4
-BROKER_TIMEOUT: Final = 90.0
-"""Seconds until the broker must serve; a container's image or a JVM on a busy machine takes its time."""
+BROKER_TIMEOUT: Final = 300.0
+"""Seconds until the broker must serve; the very first start of Apache Kafka on a machine fetches it."""
 READY_TIMEOUT: Final = 300.0
 """Seconds until the processor must be ready; the very first start on a machine compiles its kernels."""
 SETTLE_TIMEOUT: Final = 60.0

@@ -78,9 +78,9 @@ def _run(local: Local, workload: Workload, view: View, seconds: float) -> int:
     for server in workload.servers:
         view.say(
             f"  {server.name}   {server.model.name} on {server.model.world_size} GPUs, "
-            f"memory for {server.l1_chunks:,} chunks, pid {local.servers[server.name].pid}"
+            f"{server.l1_chunks:,} chunks in L1"
         )
-    view.say(f"  pool       shared by all, {workload.pool_chunks:,} chunks")
+    view.say(f"  pool       L2, shared by all, {workload.pool_chunks:,} chunks")
     with Scraper(local.url) as scraper:
         story = Story(local, workload, view, scraper, seconds)
         story.begin(reports)

@@ -137,13 +137,13 @@ class Story:
         self._settle(self._reports, gap=name)
         during = self.checker.ask(request)
         self._view.say(f"  gap_detected{{instance_id={name!r}}} is 1, {shown:.1f} s later", "bold red")
-        self._show(during, "without the batch, nothing is claimed that nobody reported")
+        self._show(during, "served, but not reported")
         self._ask({name: Deliver()})
         cleared = self._await_flag(name, 0)
         self._settle(self._reports)
         after = self.checker.ask(request)
         self._view.say(f"  delivered late: gap_detected is 0 again, {cleared:.1f} s later", "bold green")
-        self._show(after, "the answer has it now")
+        self._show(after, "reported")
         if after.reused_tokens <= during.reused_tokens and after.places == during.places:
             raise StoryError("the batch that was delivered late changed no answer")
         self.outcome.gap_shown, self.outcome.gap_cleared = shown, cleared
@@ -247,7 +247,7 @@ class Story:
 
     def _show(self, answer: Answer, what: str) -> None:
         share = answer.reused_tokens / len(answer.request.tokens)
-        self._view.say(f"  {share:.0%} of its {len(answer.request.tokens):,} tokens are reusable {what}")
+        self._view.say(f"  {what}: {share:.0%} of its {len(answer.request.tokens):,} tokens are reusable")
         self._view.show(self._bar(answer))
 
     def _bar(self, answer: Answer) -> list[Text]:
