@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from processor.batch import HASH_BYTES, Admission, BatchColumns
 from processor.state.blend import BlendIndex, BlendStats, Match
@@ -44,6 +45,7 @@ from processor.state.layout import (
     MAX_SITES,
     PLACES,
     REFUSED,
+    SHARED_TOMBSTONES,
     TIER_L1,
     TIER_L2,
     TOKENS,
@@ -197,6 +199,7 @@ class KeyDirectory:
             try:
                 site, instance, scopes = self._names(admission, create=tombstones or event == STORE)
             except StateFull as error:
+                self._tables.meta[ZEROED] += 1
                 self._refuse(len(columns), error)
                 return
         if site == 0 and event == DELETE:
@@ -215,6 +218,8 @@ class KeyDirectory:
             self._forget_dormant()
         else:
             self._full = False
+        if tombstones or event == STORE:
+            self._note_unused(site, instance, scopes)
         self._sweep_names()
 
     def fence(self, instance_id: str) -> None:
@@ -227,16 +232,16 @@ class KeyDirectory:
         self._in_slices(instance_id, settle_slice)
 
     def expire(self, before: float) -> None:
-        """Forget deletes in shared pools with an event time before `before`, in seconds, and what chunks
-        without keys
-        knew: nothing is missing anywhere. A bounded number of tombstones a call.
+        """Forget what was remembered for writes still to come, now that no emitter has anything missing.
+
+        These are the deletes in shared pools with an event time before `before`, in seconds, a bounded number
+        a call, and what is known of chunks without keys.
         """
         self._keep_contents = False
         self._forget_dormant()
-        for _ in range(0, EXPIRE_AT_MOST, SLICE):
+        for _ in range(0, min(int(self._tables.meta[SHARED_TOMBSTONES]), EXPIRE_AT_MOST), SLICE):
             with self._lock.write:
-                if not expire_slice(self._addresses, self.blend.enabled, before, SLICE):
-                    break
+                expire_slice(self._addresses, self.blend.enabled, before, SLICE)
         self._sweep_names()
 
     # Reading: any thread
@@ -260,7 +265,7 @@ class KeyDirectory:
         """
         return self._reader.list_keys(_TIERS[tier] if tier else 0, instance_id, backend, offset, limit)
 
-    def match(self, tokens: np.ndarray[tuple[int], np.dtype[np.uint32]], namespace: Namespace) -> list[Match]:
+    def match(self, tokens: NDArray[np.uint32], namespace: Namespace) -> list[Match]:
         """Return the cached chunks that a query contains; see `BlendIndex.match`."""
         return self.blend.match(tokens, namespace)
 
@@ -311,9 +316,7 @@ class KeyDirectory:
 
     # Inside
 
-    def _names(
-        self, admission: Admission, *, create: bool
-    ) -> tuple[int, int, np.ndarray[tuple[int], np.dtype[np.int32]]]:
+    def _names(self, admission: Admission, *, create: bool) -> tuple[int, int, NDArray[np.int32]]:
         batch = admission.batch
         site_name: Site = ("" if batch.shared else batch.instance_id, batch.tier, batch.backend, batch.shared)
         if not create:
@@ -331,6 +334,16 @@ class KeyDirectory:
         if len(self._groups) <= self._reader.groups_worth_asking:
             self._groups.update(np.unique(batch.columns.object_group_id).tolist())
         return site, instance, np.array(scopes, np.int32)
+
+    def _note_unused(self, site: int, instance: int, scopes: NDArray[np.int32]) -> None:
+        """Let the next sweep take names that were given numbers for entries of which none left a row."""
+        tables = self._tables
+        if not (
+            tables.sites[site]["refs"]
+            and tables.instances[instance]["refs"]
+            and tables.scope_refs[scopes].all()
+        ):
+            tables.meta[ZEROED] += 1
 
     def _refuse(self, entries: int, reason: object) -> None:
         self._tables.meta[REFUSED] += entries
