@@ -47,6 +47,9 @@ from producer.events import (
 
 __all__ = ["DecodeError", "Decoder"]
 
+NOTHING = BatchColumns()
+"""What a batch without entries has; shared, as arrays of a batch are read-only."""
+
 Runs = Iterable[tuple[int, list[EntryForm]]]
 """Entries of a batch in order, each list with the index of its first."""
 
@@ -196,15 +199,11 @@ def _check_item(items: list[pieces.Span], loc: Loc) -> None:
 def _from_rows(runs: Runs, lifted: Lift, loc: Loc) -> BatchColumns:
     """The columns of a batch in rows; each entry is a chunk of its own."""
     scopes: dict[tuple[str, str], int] = {}
-    numbers: list[int] = []
-    parts: list[tuple[NDArray[Any], ...]] = []
-    for base, entries in runs:
-        parts.append(_row_arrays(entries, scopes, (*loc, "entries"), base))
-        numbers += [entry.token_ids for entry in entries]
-    if not numbers:
-        return BatchColumns()
+    parts = [_row_arrays(entries, scopes, (*loc, "entries"), base) for base, entries in runs if entries]
+    if not parts:
+        return NOTHING
     columns = parts[0] if len(parts) == 1 else [np.concatenate(arrays) for arrays in zip(*parts, strict=True)]
-    digests, lengths, scope, kv_rank, group, size, offset = columns
+    digests, lengths, scope, kv_rank, group, size, offset, numbers = columns
     starts, tokens, dropped = lifted.tokens(numbers, loc)
     return BatchColumns(
         scopes=list(scopes),
@@ -256,6 +255,7 @@ def _row_arrays(
         np.array([key.object_group_id for key in keys], np.uint32),
         np.array([entry.size_bytes for entry in entries], np.int64),
         np.array([entry.token_offset for entry in entries], np.int64),
+        np.array([entry.token_ids for entry in entries], np.int64),
     )
 
 
@@ -294,7 +294,7 @@ def _from_columns(form: ColumnsForm, lifted: Lift, max_tokens: int, loc: Loc) ->
         if rest or length not in (None, count):
             wanted = f"{length} items" if length is not None else "whole items"
             raise DecodeError((*loc, name), f"must hold {wanted} of {dtype}, got {len(raw)} bytes")
-        return np.frombuffer(raw, dtype)
+        return raw.view(dtype)
 
     def check(name: str, bad: NDArray[np.bool_], reason: str) -> None:
         if bad.any():

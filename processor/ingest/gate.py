@@ -24,12 +24,11 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from enum import StrEnum
 
 from processor.batch import Admission, EventBatch
 from processor.ingest.broadcaster import Broadcaster
 from processor.ingest.failures import Failures
+from processor.ingest.outcomes import GateCounters, IngestResult, IngestSummary, UnknownStream
 from processor.ingest.ranges import LossReason, RangeState, SeqRange
 from processor.ingest.source import Mark, Position
 from processor.ingest.stream import Cursor, LostRange, StreamStatus
@@ -52,46 +51,6 @@ REPAIR_WINDOW = 3600.0
 """Seconds for which a late batch still repairs a lost range."""
 LOG_INTERVAL = 60.0
 """Seconds between two log lines about one stream's gaps, and about its conflicts."""
-
-
-class IngestResult(StrEnum):
-    """What became of one batch."""
-
-    ADMITTED = "admitted"
-    REPAIRED = "repaired"
-    DUPLICATE = "duplicate"
-    STALE = "stale"
-
-
-@dataclass(slots=True)
-class IngestSummary:
-    """What became of several batches. A repaired batch counts as applied."""
-
-    applied: int = 0
-    duplicates: int = 0
-    stale: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class GateCounters:
-    """Totals since the start.
-
-    Attributes:
-        gaps: how often a stream's `gap_detected` turned true.
-        gaps_cleared: how often one turned false, streams that were forgotten included.
-        batches: offered, by result.
-        entries: of applied batches, by event type.
-    """
-
-    gaps: int
-    gaps_cleared: int
-    fences: int
-    batches: dict[str, int]
-    entries: dict[str, int]
-
-
-class UnknownStream(LookupError):
-    """No emitter of that id has been heard since it was last forgotten."""
 
 
 class EventGate:

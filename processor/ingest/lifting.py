@@ -8,7 +8,6 @@ here and nowhere else.
 from __future__ import annotations
 
 import binascii
-from collections.abc import Sequence
 
 import msgspec
 import numpy as np
@@ -68,13 +67,15 @@ class Lift:
         self._tokens = tokens[: result[kernels.TOKENS]]
         return result
 
-    def tokens(self, numbers: Sequence[int], loc: Loc) -> tuple[NDArray[np.int64], NDArray[np.uint32], int]:
+    def tokens(
+        self, numbers: NDArray[np.int64], loc: Loc
+    ) -> tuple[NDArray[np.int64], NDArray[np.uint32], int]:
         """Resolve the `token_ids` of the entries of a batch, 0 where there are none.
 
         Returns:
             int64[n + 1] where each entry's tokens begin, uint32[t] the tokens, how many entries lost theirs.
         """
-        index = -1 - np.array(numbers, np.int64)
+        index = -1 - numbers
         given = np.flatnonzero(index >= 0)
         lifted = self._spans[index[given]]
         wrong = np.flatnonzero(lifted[:, 0] == kernels.TEXT)
@@ -98,11 +99,11 @@ class Lift:
         parts = [self._tokens[first : first + count] for first, count in zip(firsts, counts, strict=True)]
         return starts, np.concatenate(parts), dropped
 
-    def blob(self, value: str | int, loc: Loc) -> bytes | bytearray:
-        """Decode a column's base64, lifted or not."""
+    def blob(self, value: str | int, loc: Loc) -> NDArray[np.uint8]:
+        """Decode a column's base64, lifted or not, to bytes."""
         try:
             if isinstance(value, str):
-                return pybase64.b64decode(value, validate=True)
+                return np.frombuffer(pybase64.b64decode(value, validate=True), np.uint8)
             kind, start, end = self._spans[-1 - value].tolist()
             if kind != kernels.TEXT:
                 raise DecodeError(loc, "must be a string of base64")
@@ -113,17 +114,16 @@ class Lift:
             raise DecodeError(loc, f"is no base64: {error}") from None
 
 
-def _decode_base64(text: memoryview) -> bytes | bytearray:
+def _decode_base64(text: memoryview) -> NDArray[np.uint8]:
+    """Decode in slices, as one call would hold the GIL."""
     if len(text) <= BASE64_SLICE:
-        return pybase64.b64decode(text, validate=True)
-    decoded = bytearray(len(text) // 4 * 3)
+        return np.frombuffer(pybase64.b64decode(text, validate=True), np.uint8)
+    decoded = np.empty(len(text) // 4 * 3, np.uint8)
     at = 0
     for start in range(0, len(text), BASE64_SLICE):
-        part = text[start : start + BASE64_SLICE]
-        raw = pybase64.b64decode(part, validate=True)
+        raw = pybase64.b64decode(text[start : start + BASE64_SLICE], validate=True)
         if start + BASE64_SLICE < len(text) and len(raw) != BASE64_SLICE // 4 * 3:
             raise ValueError("padding before the end")
-        decoded[at : at + len(raw)] = raw
+        decoded[at : at + len(raw)] = np.frombuffer(raw, np.uint8)
         at += len(raw)
-    del decoded[at:]
-    return decoded
+    return decoded[:at]

@@ -57,7 +57,7 @@ class EntryForm(msgspec.Struct, gc=False):
     token_offset: Annotated[int, Meta(ge=-1, le=MAX_INT)] = -1
 
 
-class ColumnsForm(msgspec.Struct):
+class ColumnsForm(msgspec.Struct, gc=False):
     """The columns of a batch; all but the first two are base64 or lifted."""
 
     scopes: list[tuple[str, str]]
@@ -73,7 +73,7 @@ class ColumnsForm(msgspec.Struct):
     size_bytes: Blob
 
 
-class BatchForm(msgspec.Struct):
+class BatchForm(msgspec.Struct, gc=False):
     """A batch in either form."""
 
     instance_id: str
