@@ -15,6 +15,7 @@ from dataclasses import asdict
 from itertools import islice
 from typing import Any, Final, TypeVar
 
+from starlette.convertors import Convertor, register_url_convertor
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
@@ -48,6 +49,23 @@ PAGE_LIMIT: Final = 10_000
 Result = TypeVar("Result")
 
 
+class Anything(Convertor[str]):
+    """The rest of a path, whatever it holds: Starlette's own `path` stops at a line's end."""
+
+    regex = r"[\s\S]+"
+
+    def convert(self, value: str) -> str:
+        """As it is."""
+        return value
+
+    def to_string(self, value: str) -> str:
+        """As it is."""
+        return value
+
+
+register_url_convertor("anything", Anything())
+
+
 class Routes:
     """The handlers, bound to one service and one pool of threads."""
 
@@ -65,10 +83,10 @@ class Routes:
             Route("/directory/keys", self.keys, methods=["GET"]),
             Route("/directory/stats", self.stats, methods=["GET"]),
             Route("/streams", self.streams, methods=["GET"]),
-            Route("/streams/{instance_id:path}/accept-loss", self.accept_loss, methods=["POST"]),
-            Route("/streams/{instance_id:path}/reset", self.reset, methods=["POST"]),
-            Route("/streams/{instance_id:path}", self.stream, methods=["GET"]),
-            Route("/instances/{instance_id:path}", self.depart, methods=["DELETE"]),
+            Route("/streams/{instance_id:anything}/accept-loss", self.accept_loss, methods=["POST"]),
+            Route("/streams/{instance_id:anything}/reset", self.reset, methods=["POST"]),
+            Route("/streams/{instance_id:anything}", self.stream, methods=["GET"]),
+            Route("/instances/{instance_id:anything}", self.depart, methods=["DELETE"]),
             Route("/healthz", self.healthz, methods=["GET"]),
             Route("/readyz", self.readyz, methods=["GET"]),
             Route("/metrics", self.metrics, methods=["GET"]),

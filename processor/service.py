@@ -30,6 +30,7 @@ from processor.ingest.source import EventSource, SourceStatus
 from processor.metrics import BlendMeter, Meter, Snapshot, make_registry, render
 from processor.state.capacity import CapacityRegistry
 from processor.state.directory import DirectoryStats, KeyDirectory, KeyInfo, Match, default_max_chunks
+from processor.warmup import warm_up
 from producer.events import Namespace, ObjectKey, Tier
 
 __all__ = [
@@ -94,11 +95,16 @@ class Service:
         self._registry = make_registry(self._snapshot)
 
     def start(self) -> None:
-        """Begin to read events; `not_ready` tells how far that has come.
+        """Load the kernels and begin to read events; `not_ready` tells how far that has come.
+
+        The kernels take a second, or a minute where they were never compiled on this machine.
 
         Raises:
             ConfigError: librdkafka refuses a setting.
         """
+        began = time.perf_counter()
+        warm_up()
+        logger.info("kernels loaded in %.1f s", time.perf_counter() - began)
         try:
             for source in self._sources:
                 source.start()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable
+from functools import cache
 
 import numpy as np
 from rich.console import Console
@@ -78,6 +79,13 @@ class _Warmup:
             ("list keys", lambda: self.directory.list_keys(None, "", "", 0, 10)),
             ("forget", self.forget),
         ]
+
+
+@cache
+def warm_up() -> None:
+    """Run all steps in silence, once a process: afterwards no request waits for a kernel."""
+    for _, run in _Warmup().steps():
+        run()
 
 
 def main() -> int:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from api.app import create_app
 from api.client import Client
-from api.server import bind, make_server
+from api.server import address_of, bind, make_server
 from api.token_hasher import TokenHasher
 from processor.service import Config, Service
 from producer.events import (
@@ -52,7 +52,7 @@ class Serving:
 
 @contextmanager
 def serving(**settings: Any) -> Iterator[Serving]:
-    """Serve on a Unix socket; blend lookup is on unless said otherwise."""
+    """Serve on a Unix socket, or on a port if `uds` is empty; blend lookup is on unless said otherwise."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "server.sock"
         defaults: dict[str, Any] = {"chunk_size": CHUNK, "max_chunks": 4096, "enable_blend_lookup": True}
@@ -66,10 +66,11 @@ def serving(**settings: Any) -> Iterator[Serving]:
             thread.start()
             try:
                 assert started.wait(60), "the server did not start"
-                transport = httpx.HTTPTransport(uds=str(path))
-                address = f"unix:{path}"
+                address = address_of(listener)
+                transport = httpx.HTTPTransport(uds=str(path)) if config.uds else None
+                base_url = "http://localhost" if config.uds else address
                 with (
-                    httpx.Client(base_url="http://localhost", transport=transport, timeout=60) as http,
+                    httpx.Client(base_url=base_url, transport=transport, timeout=60) as http,
                     Client(address, timeout=60) as client,
                 ):
                     yield Serving(http, client, service, address)

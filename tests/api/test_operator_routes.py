@@ -9,7 +9,7 @@ from producer.events import CacheEventBatch, EventType, Tier
 from tests.api.serving import Serving, entries_of, serving, store, tokens
 
 SEQUENCE = tokens(1, 2, 3, 4)
-ODD_ID = "rack/7 ü?#%/accept-loss"
+ODD_ID = "rack/7 ü?#%\n/accept-loss"
 
 
 def test_a_stream_is_shown_with_what_it_lacks(server: Serving) -> None:
