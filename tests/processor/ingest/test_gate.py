@@ -498,3 +498,16 @@ def test_whatever_the_order_every_batch_is_applied_once_and_no_gap_remains(
     bench.offer(*order, *again)
     assert sorted(bench.first.seqs) == list(range(1, 9))
     assert not bench.stream().gap_detected
+
+
+def test_contents_are_kept_while_anyone_lacks_a_batch(bench: Bench) -> None:
+    bench.offer(1)
+    assert not bench.last.keep_contents
+    bench.gate.offer(batch(2, instance_id="server-2"))
+    bench.offer(2)
+    assert bench.last.keep_contents, "another emitter has an open range"
+    assert not bench.last.keep_tombstones
+    bench.gate.offer(batch(1, instance_id="server-2"))
+    assert bench.last.keep_contents, "this batch filled one"
+    bench.offer(3)
+    assert not bench.last.keep_contents
