@@ -17,6 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from processor.batch import Admission, EventBatch
 from processor.ingest.decode import Decoder
+from processor.ingest.pieces import PIECE
 from processor.state.directory import KeyDirectory
 from producer.events import CacheEventBatch, CacheEventEntry, EventType, Namespace, ObjectKey, Tier
 from producer.wire import encode_columns, encode_rows
@@ -46,6 +47,10 @@ class _Warmup:
     def decode(self, event_type: EventType = EventType.STORE, *, shared: bool = False) -> list[EventBatch]:
         return self.decoder.decode(encode_columns([self.batch(event_type, shared=shared)]), record_time=1.0)
 
+    def decode_large(self) -> list[EventBatch]:
+        rows = [self.batch(EventType.DELETE) for _ in range(1 + PIECE // 400)]
+        return self.decoder.decode(encode_rows(rows), record_time=1.0)
+
     def apply(self, event_type: EventType, *, shared: bool = False) -> None:
         for batch in self.decode(event_type, shared=shared):
             self.directory.consume(Admission(batch, epoch=1, keep_tombstones=True))
@@ -70,6 +75,7 @@ class _Warmup:
                 "decode rows",
                 lambda: self.decoder.decode(encode_rows([self.batch(EventType.STORE)]), record_time=1.0),
             ),
+            ("decode in pieces", self.decode_large),
             ("apply stores", lambda: self.apply(EventType.STORE)),
             ("apply deletes", lambda: self.apply(EventType.DELETE)),
             ("apply to a shared pool", self.share),
