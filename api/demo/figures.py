@@ -60,11 +60,13 @@ class Scraper:
     Attributes:
         latest: the last reading.
         most_behind: the greatest lag seen, in records.
+        fastest: the most entries applied per second, over `WINDOW` scrapes.
     """
 
     def __init__(self, url: str) -> None:
         self.latest = Scrape()
         self.most_behind = 0.0
+        self.fastest = 0.0
         self._client = Client(url)
         self._held: list[Scrape] = []
         self._fresh = threading.Condition()
@@ -109,6 +111,7 @@ class Scraper:
                 continue
             self._held = [*self._held[1 - WINDOW :], scrape]
             self.most_behind = max(self.most_behind, scrape.total("consumer_lag"))
+            self.fastest = max(self.fastest, self.rate("ingest_entries_total"))
             with self._fresh:
                 self.latest = scrape
                 self._fresh.notify_all()

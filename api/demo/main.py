@@ -66,9 +66,8 @@ def run(broker: str, trace: Path | None, *, requests: int, seconds: float, plain
 def _run(local: Local, workload: Workload, view: View, seconds: float) -> int:
     began = time.monotonic()
     tokens = sum(len(request.tokens) for request in workload.requests)
-    view.say(
-        f"blendstream demo: {len(workload.requests):,} prompts, {tokens:,} tokens ({workload.title})", "bold"
-    )
+    view.say("blendstream demo", "bold")
+    view.say(f"  workload   {workload.title}, {len(workload.requests):,} prompts, {tokens:,} tokens")
     local.start_broker()
     view.say(f"  broker     {local.kind} at {local.bootstrap}, ready after {time.monotonic() - began:.1f} s")
     mark = time.monotonic()

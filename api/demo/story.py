@@ -83,7 +83,7 @@ class Story:
         self.reuse = Reuse()
         self.outcome = Outcome()
         self._local = local
-        self._workload = workload
+        self.workload = workload
         self._view = view
         self._scraper = scraper
         self._seconds = seconds
@@ -101,7 +101,7 @@ class Story:
 
     def serve(self) -> None:
         """All prompts in rounds, with the lost batch and the lost server between them."""
-        requests = self._workload.requests
+        requests = self.workload.requests
         size = math.ceil(len(requests) / ROUNDS)
         span = requests[-1].at - requests[0].at
         if span:
@@ -166,7 +166,7 @@ class Story:
     def finish(self) -> None:
         """Ask the last prompts once more and compare the directory as a whole."""
         self._doing("comparing the whole directory")
-        for request in self._workload.requests[: self.outcome.served][-LAST_PROMPTS:]:
+        for request in self.workload.requests[: self.outcome.served][-LAST_PROMPTS:]:
             self.checker.ask(request)
             self._view.tick()
         keys = self.checker.compare_directory()
@@ -178,7 +178,7 @@ class Story:
 
     def _round(self, requests: Sequence[Request], epoch: float) -> None:
         which = (
-            f"prompts {requests[0].number + 1} to {requests[-1].number + 1} of {len(self._workload.requests)}"
+            f"prompts {requests[0].number + 1} to {requests[-1].number + 1} of {len(self.workload.requests)}"
         )
         self._doing(f"looking up {which}")
         for request in requests:
@@ -202,7 +202,7 @@ class Story:
         self.outcome.served += len(requests)
         # One server evicts from the pool, and only once the others' writes are in the log: who wrote last to
         # a shared pool is told by the clock, which is no finer than the time a change waits to be sent.
-        self._settle(self._local.ask({self._names[0]: Trim(self._workload.pool_chunks)}, self._view.tick))
+        self._settle(self._local.ask({self._names[0]: Trim(self.workload.pool_chunks)}, self._view.tick))
 
     def _ask(self, messages: Mapping[str, Message]) -> dict[str, Report]:
         reports = self._local.ask(messages, self._view.tick)
@@ -230,14 +230,14 @@ class Story:
     def _least_known(self) -> tuple[Answer, str]:
         """The prompt to come that is known least of, and a server that must store something for it."""
         answers = [
-            self.checker.ask(request) for request in (self._waiting or self._workload.requests)[:CANDIDATES]
+            self.checker.ask(request) for request in (self._waiting or self.workload.requests)[:CANDIDATES]
         ]
         answer = min(answers, key=lambda answer: answer.reused_tokens / len(answer.request.tokens))
         request = answer.request
         if self._waiting:
             return answer, request.server
         others = [
-            s.name for s in self._workload.servers if s.model == request.model and s.name != request.server
+            s.name for s in self.workload.servers if s.model == request.model and s.name != request.server
         ]
         return answer, others[0]
 

@@ -21,15 +21,17 @@ def print_summary(story: Story, scraper: Scraper, view: View) -> None:
     table = Table.grid(padding=(0, 2))
     table.add_column(style="bold" if view.look.colour else "", no_wrap=True)
     table.add_column(overflow="fold")
-    pace = "" if math.isinf(outcome.speed) else f", their clock {outcome.speed:.1f} times as fast"
+    pace = ""
+    if story.workload.recorded and not math.isinf(outcome.speed):
+        pace = f", {outcome.speed:.1f} times as fast as recorded"
     table.add_row("prompts", f"{outcome.served:,} in {outcome.seconds:.0f} s{pace}")
     batches = scrape.total("ingest_batches_total", result="admitted")
     batches += scrape.total("ingest_batches_total", result="repaired")
+    age = scrape.total("event_age_seconds_sum") / max(1.0, scrape.total("event_age_seconds_count"))
     table.add_row(
         "stream",
-        f"{batches:,.0f} batches with {outcome.entries:,} entries, every one applied; "
-        f"{outcome.entries / max(outcome.seconds, 0.001):,.0f} entries/s, "
-        f"never more than {scraper.most_behind:,.0f} records behind",
+        f"{batches:,.0f} batches with {outcome.entries:,} entries, up to {scraper.fastest:,.0f} entries/s; "
+        f"{age:.2f} s from cache server to answer, at most {scraper.most_behind:,.0f} records behind",
     )
     table.add_row(
         "directory",
@@ -48,8 +50,8 @@ def print_summary(story: Story, scraper: Scraper, view: View) -> None:
     )
     table.add_row(
         "gap",
-        f"shown {outcome.gap_shown:.1f} s after the loss, gone {outcome.gap_cleared:.1f} s after the late "
-        "delivery, as a scraper sees it",
+        f"in the metrics {outcome.gap_shown:.1f} s after the loss, out of them {outcome.gap_cleared:.1f} s "
+        "after the late delivery",
     )
     table.add_row("check", _verdict(story))
     view.heading("Summary")

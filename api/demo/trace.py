@@ -57,7 +57,7 @@ def read_trace(path: Path, count: int) -> Workload:
         requests.append(assemble(number, at, model, "", server, [("prompt", tokens)]))
     if not requests:
         raise TraceError(f"{path}: no requests in it")
-    return plan_fleet(f"trace {path.name}", requests, _FLEET)
+    return plan_fleet(path.name, requests, _FLEET, recorded=True)
 
 
 def _rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:

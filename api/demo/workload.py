@@ -110,25 +110,32 @@ class Server:
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """The requests of a run in order of time, their fleet, and how many chunks its L2 pool keeps."""
+    """The requests of a run in order of time, their fleet, and how many chunks its L2 pool keeps.
+
+    Attributes:
+        recorded: the times are those of a real service, not drawn.
+    """
 
     title: str
     requests: Sequence[Request]
     servers: tuple[Server, ...]
     pool_chunks: int
+    recorded: bool = False
 
     def server(self, name: str) -> Server:
         """The server of that name."""
         return next(server for server in self.servers if server.name == name)
 
 
-def plan_fleet(title: str, requests: Sequence[Request], models: Sequence[tuple[str, Model]]) -> Workload:
+def plan_fleet(
+    title: str, requests: Sequence[Request], models: Sequence[tuple[str, Model]], recorded: bool = False
+) -> Workload:
     """Size the servers' L1 and the pool so that both overflow in the course of the run."""
     load = dict.fromkeys((name for name, _ in models), 0)
     for request in requests:
         load[request.server] += len(request.tokens) // CHUNK_TOKENS
     servers = tuple(Server(name, model, max(64, load[name] // 5)) for name, model in models)
-    return Workload(title, requests, servers, max(128, sum(load.values()) // 4))
+    return Workload(title, requests, servers, max(128, sum(load.values()) // 4), recorded)
 
 
 _FLEET: Final = (("server-a", LLAMA), ("server-b", LLAMA), ("server-c", QWEN), ("server-d", QWEN))
