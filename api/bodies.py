@@ -216,7 +216,7 @@ def _token_ids(raw: msgspec.Raw, lifted: Lift | None) -> TokenIds:
     loc = ("body", "token_ids")
     literal = memoryview(raw)
     if lifted is not None and literal[:1].tobytes() == b"-":
-        _, tokens, too_large = lifted.tokens([int(literal.tobytes())], loc)
+        _, tokens, too_large = lifted.tokens(np.array([int(literal.tobytes())], np.int64), loc)
         if too_large:
             raise _no_token_id(loc)
     else:
