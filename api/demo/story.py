@@ -57,7 +57,7 @@ class Outcome:
         speed: seconds of the workload's own time that passed in one.
         entries: entries emitted, and applied.
         keys: keys in the directory at the end.
-        gap_shown: seconds from the loss until `gap_detected` was 1 in a scrape.
+        gap_shown: seconds from the next batch until `gap_detected` was 1 in a scrape.
         gap_cleared: seconds from the late delivery until it was 0 in a scrape.
         restarted: the server that was killed.
     """
@@ -132,14 +132,20 @@ class Story:
         report = self._ask({name: Serve((request.number,), withhold=True)})[name]
         if not report.withheld:
             raise StoryError(f"{name} emitted no store for prompt {request.number}")
+        began = time.monotonic()
         self._ask({name: Serve((request.number,))})
-        shown = self._await_flag(name, 1)
+        self._await_flag(name, 1)
+        shown = time.monotonic() - began
         self._settle(self._reports, gap=name)
         during = self.checker.ask(request)
-        self._view.say(f"  gap_detected{{instance_id={name!r}}} is 1, {shown:.1f} s later", "bold red")
+        self._view.say(
+            f"  gap_detected{{instance_id={name!r}}} is 1 in the metrics, {shown:.1f} s later", "bold red"
+        )
         self._show(during, "served, but not reported")
+        began = time.monotonic()
         self._ask({name: Deliver()})
-        cleared = self._await_flag(name, 0)
+        self._await_flag(name, 0)
+        cleared = time.monotonic() - began
         self._settle(self._reports)
         after = self.checker.ask(request)
         self._view.say(f"  delivered late: gap_detected is 0 again, {cleared:.1f} s later", "bold green")
@@ -218,13 +224,12 @@ class Story:
         self.oracle.pool = self._pool.content()
         self.oracle.settle()
 
-    def _await_flag(self, name: str, value: int) -> float:
-        began = time.monotonic()
+    def _await_flag(self, name: str, value: int) -> None:
         for scrape in self._scraper.readings(FLAG_TIMEOUT):
             self._local.check()
             self._view.tick()
             if scrape.by("gap_detected", "instance_id").get(name) == value:
-                return time.monotonic() - began
+                return
         raise StoryError(f"gap_detected of {name} did not turn {value} within {FLAG_TIMEOUT:g} s")
 
     def _least_known(self) -> tuple[Answer, str]:

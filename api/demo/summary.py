@@ -50,8 +50,8 @@ def print_summary(story: Story, scraper: Scraper, view: View) -> None:
     )
     table.add_row(
         "gap",
-        f"in the metrics {outcome.gap_shown:.1f} s after the loss, out of them {outcome.gap_cleared:.1f} s "
-        "after the late delivery",
+        f"in the metrics {outcome.gap_shown:.1f} s after the next batch, out of them "
+        f"{outcome.gap_cleared:.1f} s after the late delivery",
     )
     table.add_row("check", _verdict(story))
     view.heading("Summary")
