@@ -227,7 +227,7 @@ class EventGate:
         cursor.heard(position)
         self._apply(cursor, batch, cursor.epoch)
         cursor.note(batch)
-        if cursor.ranges or cursor.had_open:
+        if cursor.ranges or cursor.had_open or cursor.gap_detected:
             self._reconcile(cursor)
         return IngestResult.ADMITTED
 
@@ -283,7 +283,8 @@ class EventGate:
             repaired=repaired,
             l1_void=batch.incarnation != cursor.incarnation,
             keep_tombstones=cursor.ranges.open > 0,
-            keep_contents=repaired or cursor.ranges.open > 0 or self._open_streams > 0,
+            # This stream's own share of the count is as of its last reconciliation.
+            keep_contents=repaired or cursor.ranges.open > 0 or self._open_streams > cursor.had_open,
         )
         failed = self._broadcaster.broadcast(admission, None if owed is None else owed.consumers)
         if owed is None:
