@@ -107,11 +107,15 @@ class Directory:
             self._refresh([entry.key])
 
     def fence(self, instance_id: str) -> None:
-        mine = [(p, r) for p, r in self.rows.items() if p.tier is Tier.L1 and r.instance_id == instance_id]
+        mine = [
+            (place, row)
+            for place, row in self.rows.items()
+            if row.live and place.tier is Tier.L1 and row.instance_id == instance_id
+        ]
         for place, row in mine:
             if place.owner is None:
                 row.live = False
-            elif row.live:
+            else:
                 del self.rows[place]
         self.heard.discard(instance_id)
         self._refresh(place.key for place, _ in mine)
@@ -280,7 +284,9 @@ class Directory:
         stamps = [k.stamp for k in self.contents.values()]
         stamps += [k.offset_stamp for k in self.contents.values() if k.offset_stamp is not None]
         return {
-            "instances": len({row.instance_id for row in self.rows.values()} | {stamp[2] for stamp in stamps}),
+            "instances": len(
+                {row.instance_id for row in self.rows.values()} | {stamp[2] for stamp in stamps}
+            ),
             "scopes": len({(place.key.model_name, place.key.cache_salt) for place in self.rows}),
             "sites": len({_site(place) for place in self.rows}),
         }

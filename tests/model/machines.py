@@ -63,7 +63,9 @@ def settings_to_try(draw: st.DrawFn) -> Setting:
     chunk_size = draw(st.integers(4, 8))
     lengths = st.sampled_from([chunk_size] * 5 + [1, chunk_size - 1, chunk_size + 1, 3 * chunk_size + 1])
     tokens = st.lists(st.integers(0, 2), min_size=25, max_size=25)
-    texts = st.lists(st.builds(lambda ids, length: tuple(ids[:length]), tokens, lengths), min_size=1, max_size=4)
+    texts = st.lists(
+        st.builds(lambda ids, length: tuple(ids[:length]), tokens, lengths), min_size=1, max_size=4
+    )
     return Setting(
         chunk_size,
         stride=draw(st.sampled_from((1, 1, 1, 2, 3))),
@@ -92,8 +94,37 @@ said = st.builds(
     size=st.sampled_from((0, 1, 7, 2**40)),
     offset=st.sampled_from((UNKNOWN_TOKEN_OFFSET, 0, 1, 96)),
 )
-kinds = st.sampled_from(
-    (EventType.STORE, EventType.STORE, EventType.STORE, EventType.DELETE, EventType.DELETE, EventType.ACCESS)
+
+
+@dataclass(frozen=True)
+class Utterance:
+    """A batch before its emitter, its number, keys and texts are filled in."""
+
+    kind: EventType
+    tier: Tier
+    backend: str
+    shared: bool
+    entries: list[Said]
+    time: int
+    tells_time: bool
+    generation: int
+    partition: int
+    arrives: bool
+
+
+STORE, DELETE, ACCESS, CONFIG = EventType.STORE, EventType.DELETE, EventType.ACCESS, EventType.CONFIG
+utterances = st.builds(
+    Utterance,
+    kind=st.sampled_from((STORE,) * 5 + (DELETE,) * 3 + (ACCESS, CONFIG)),
+    tier=st.sampled_from(Tier),
+    backend=st.sampled_from(BACKENDS),
+    shared=st.booleans(),
+    entries=st.lists(said, max_size=4),
+    time=st.integers(101, 109),
+    tells_time=st.booleans(),
+    generation=st.sampled_from((0, 0, 0, 1)),
+    partition=partitions,
+    arrives=st.sampled_from((True, True, False)),
 )
 
 
@@ -157,63 +188,35 @@ class Fleet(RuleBasedStateMachine):
 
     # What emitters do.
 
-    @rule(
-        instance=instances,
-        kind=kinds,
-        tier=st.sampled_from(Tier),
-        backend=st.sampled_from(BACKENDS),
-        entries=st.lists(said, min_size=1, max_size=4),
-        shared=st.booleans(),
-        ts=st.integers(0, 9),
-        generation=st.sampled_from((0, 0, 0, 1)),
-        partition=partitions,
-        arrives=st.sampled_from((True, True, False)),
-    )
-    def emits(
-        self,
-        instance: str,
-        kind: EventType,
-        tier: Tier,
-        backend: str,
-        entries: list[Said],
-        shared: bool,
-        ts: int,
-        generation: int,
-        partition: int,
-        arrives: bool,
-    ) -> None:
-        """The next batch of a stream, delivered now or held back."""
-        incarnation, seq = self.streams[instance]
-        self.streams[instance] = incarnation, seq + 1
-        batch = CacheEventBatch(
-            instance,
-            incarnation,
-            seq + 1,
-            kind,
-            tier,
-            backend,
-            [self._entry(entry, kind) for entry in entries],
-            shared=shared,
-            ts=float(ts and 100 + ts),
-        )
-        self._send(batch, float(100 + ts), generation, partition, arrives)
+    @rule(instance=instances, utterances=st.lists(utterances, min_size=1, max_size=4))
+    def emits(self, instance: str, utterances: list[Utterance]) -> None:
+        """The next batches of a stream, each delivered now or held back."""
+        for said in utterances:
+            incarnation, seq = self.streams[instance]
+            self.streams[instance] = incarnation, seq + 1
+            silent = said.kind is EventType.CONFIG
+            batch = CacheEventBatch(
+                instance,
+                incarnation,
+                seq + 1,
+                said.kind,
+                said.tier,
+                said.backend,
+                [] if silent else [self._entry(entry, said.kind) for entry in said.entries],
+                shared=said.shared,
+                ts=float(said.time if said.tells_time else 0),
+            )
+            position = (said.partition, self.ends[said.partition])
+            self.ends[said.partition] += 1
+            sent = Sent(batch, float(said.time), said.generation, position)
+            self.sent.append(sent)
+            if said.arrives:
+                self.deliver(sent)
 
-    @rule(instance=instances, config=st.booleans(), partition=partitions, arrives=st.booleans())
-    def idles(self, instance: str, config: bool, partition: int, arrives: bool) -> None:
-        """A batch that says nothing of any key."""
-        incarnation, seq = self.streams[instance]
-        self.streams[instance] = incarnation, seq + 1
-        kind = EventType.CONFIG if config else EventType.ACCESS
-        batch = CacheEventBatch(instance, incarnation, seq + 1, kind, Tier.L1, "x", ts=self.now)
-        self._send(batch, self.now, 0, partition, arrives)
-
-    @rule(instance=instances)
-    def restarts(self, instance: str) -> None:
-        self.streams[instance] = self.streams[instance][0] + 1, 0
-
-    @rule(instance=instances, back=st.integers(0, 2))
-    def has_its_clock_set_back(self, instance: str, back: int) -> None:
-        self.streams[instance] = max(self.streams[instance][0] - back, 0), 0
+    @rule(instance=instances, by=st.sampled_from((1, 1, 1, 0, -1, -2)))
+    def restarts(self, instance: str, by: int) -> None:
+        """As the next incarnation, or with a clock set back."""
+        self.streams[instance] = max(self.streams[instance][0] + by, 0), 0
 
     @precondition(lambda self: self.sent)
     @rule(back=st.integers(0, 11))
@@ -229,15 +232,13 @@ class Fleet(RuleBasedStateMachine):
 
     # What operators, and time, do.
 
-    @rule(instance=instances, ahead=st.none() | st.integers(0, 1))
-    def departs(self, instance: str, ahead: int | None) -> None:
+    @rule(instance=instances, ahead=st.none() | st.integers(0, 1), returns=st.booleans())
+    def departs(self, instance: str, ahead: int | None, returns: bool) -> None:
         """With a mark at the log's ends, or a little before them, or without one."""
         mark = None if ahead is None else {p: max(end - ahead, 0) for p, end in self.ends.items()}
         self.drop_instance(instance, mark)
-
-    @rule(instance=instances)
-    def registers(self, instance: str) -> None:
-        self.register_instance(instance)
+        if returns:
+            self.register_instance(instance)
 
     @rule(instance=instances)
     def is_reset(self, instance: str) -> None:
@@ -273,16 +274,6 @@ class Fleet(RuleBasedStateMachine):
         tokens = texts[entry.text % len(texts)] if entry.text >= 0 else ()
         return CacheEventEntry(key, entry.size, tokens, entry.offset)
 
-    def _send(
-        self, batch: CacheEventBatch, event_time: float, generation: int, partition: int, arrives: bool
-    ) -> None:
-        position = (partition, self.ends[partition])
-        self.ends[partition] += 1
-        sent = Sent(batch, event_time, generation, position)
-        self.sent.append(sent)
-        if arrives:
-            self.deliver(sent)
-
 
 def query_of(setting: Setting) -> list[int]:
     """All texts twice, in both orders, with a foreign token here and there."""
@@ -290,6 +281,16 @@ def query_of(setting: Setting) -> list[int]:
     for text in [*setting.texts, *reversed(setting.texts)]:
         tokens += [*text, 7] if len(text) % 2 else text
     return tokens
+
+
+def neighbours(keys: list[ObjectKey]) -> list[ObjectKey]:
+    """The keys, and for each one that differs in one field."""
+    return keys + [
+        replace(keys[0], chunk_hash=(keys[0].chunk_hash + b"\0")[-32:]),
+        replace(keys[0], object_group_id=keys[0].object_group_id ^ 1),
+        replace(keys[-1], kv_rank=keys[-1].kv_rank ^ 1 << 32),
+        replace(keys[-1], cache_salt="nobody's"),
+    ]
 
 
 def namespaces_of(setting: Setting) -> list[Namespace]:

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import invariant, precondition, rule
 
 from processor.state.directory import KeyDirectory
-from producer.events import Namespace, ObjectKey, Tier
+from producer.events import Namespace, Tier
 from tests.model.compare import assert_same_directory, assert_same_listing, matches
 from tests.model.convert import admission
 from tests.model.directory import Directory
@@ -20,8 +20,8 @@ from tests.model.machines import (
     WINDOW,
     Fleet,
     Sent,
-    keys,
     namespaces_of,
+    neighbours,
     query_of,
 )
 
@@ -115,16 +115,12 @@ class DirectoryMachine(Fleet):
     def any_query_is_matched(self, query: list[int], namespace: Namespace) -> None:
         assert matches(self.engine, query, namespace) == self.model.match(query, namespace)
 
-    @rule(key=keys)
-    def any_key_is_looked_up(self, key: ObjectKey) -> None:
-        assert_same_directory(self.model, self.engine, [key, key], [], [])
-
     @precondition(lambda self: hasattr(self, "setting"))
     @invariant()
     def both_know_the_same(self) -> None:
         setting = self.setting
         assert_same_directory(
-            self.model, self.engine, setting.pool, namespaces_of(setting), query_of(setting)
+            self.model, self.engine, neighbours(setting.pool), namespaces_of(setting), query_of(setting)
         )
 
 
