@@ -7,8 +7,10 @@ malformed request `{"detail": [{"type", "loc", "msg", "input"}]}` with status 42
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any, Final
 
 import orjson
@@ -19,6 +21,11 @@ MAX_BODY_BYTES: Final = 64 * 1024 * 1024
 JSON_OPTIONS: Final = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS
 MAX_INT: Final = 2**63 - 1
 SHOWN_INPUT_CHARS: Final = 200
+SMALL_BODY_BYTES: Final = 1024 * 1024
+LARGE_AT_A_TIME: Final = 8
+READ_TIMEOUT: Final = 30.0
+"""Seconds in which a large body must have come."""
+CLOSE: Final = {"connection": "close"}
 
 Loc = Sequence[str | int]
 
@@ -55,15 +62,42 @@ def error_response(error: RequestError) -> Response:
     return json_response({"detail": error.detail}, error.status, error.headers)
 
 
-async def read_body(request: Request) -> bytes:
-    """The whole body, whether its length was announced or not.
+class BodyReader:
+    """Reads request bodies within bounds: of size, and for large ones of time and of how many at once.
 
-    Raises:
-        RequestError: 413 for a body over `MAX_BODY_BYTES`, as soon as that shows; 400 if the client left.
+    So what clients send takes a bounded part of memory, however many they are, and one that stops half-way
+    does not keep its part for long.
     """
-    announced = request.headers.get("content-length", "")
-    if announced.isdecimal() and int(announced[:20]) > MAX_BODY_BYTES:
-        raise _too_large()
+
+    def __init__(self) -> None:
+        self._large = asyncio.Semaphore(LARGE_AT_A_TIME)
+
+    @contextlib.asynccontextmanager
+    async def read(self, request: Request) -> AsyncIterator[bytes]:
+        """The whole body, whether its length was announced or not, for as long as it is worked on.
+
+        Raises:
+            RequestError: 413 for a body over `MAX_BODY_BYTES`, as soon as that shows; 408 for a large one
+                that is not there in time; 400 if the client left.
+        """
+        announced = request.headers.get("content-length", "")
+        chunked = "transfer-encoding" in request.headers
+        length = int(announced[:20]) if announced.isdecimal() else 0
+        if length > MAX_BODY_BYTES:
+            raise _too_large()
+        if length <= SMALL_BODY_BYTES and not chunked:
+            yield await _collect(request)
+            return
+        async with self._large:
+            try:
+                async with asyncio.timeout(READ_TIMEOUT):
+                    body = await _collect(request)
+            except TimeoutError:
+                raise RequestError(408, f"the body did not come within {READ_TIMEOUT:g} s", CLOSE) from None
+            yield body
+
+
+async def _collect(request: Request) -> bytes:
     pieces: list[bytes] = []
     size = 0
     try:
@@ -79,7 +113,7 @@ async def read_body(request: Request) -> bytes:
 
 def _too_large() -> RequestError:
     # What is left of the body is not worth reading: close the connection once the answer is out.
-    return RequestError(413, f"body is larger than {MAX_BODY_BYTES} bytes", {"connection": "close"})
+    return RequestError(413, f"body is larger than {MAX_BODY_BYTES} bytes", CLOSE)
 
 
 _INTEGER = re.compile(r"[+-]?[0-9]+")

@@ -79,7 +79,7 @@ SCHEMAS: Final[dict[str, Schema]] = {
                 "items": _ref("Entry"),
                 "description": "The changes as rows; null where `columns` has them.",
             },
-            "columns": {"type": "object", "description": "The changes as columns; see docs/wire.md."},
+            "columns": {"type": "object", "description": "The changes as columns; see docs/events.md."},
             "shared": {**FLAG, "default": False},
             "ts": {"type": "number", "minimum": 0, "default": 0},
             "capacity_bytes": {**BOUNDED, "default": 0},
@@ -222,6 +222,7 @@ SCHEMAS: Final[dict[str, Schema]] = {
 _REASONS: Final = {
     "400": "Well-formed, but more than one request may ask for, or a name that no key can have.",
     "404": "Not known, or not open here.",
+    "408": "A large body was not there in time.",
     "413": f"The body is larger than {MAX_BODY_BYTES} bytes.",
     "422": "Malformed; `loc` names the field.",
     "503": "Not ready; `reasons` says why.",
@@ -299,21 +300,21 @@ def _paths() -> Schema:
         "/events": {
             "post": _operation(
                 "Offer batches of cache events.",
-                _answers("Pushed", "404", "413", "422"),
+                _answers("Pushed", "404", "408", "413", "422"),
                 requestBody=_body(_json(_ref("Envelope"))),
             )
         },
         "/directory/lookup": {
             "post": _operation(
                 "Where keys, or the complete chunks of a token sequence, are held.",
-                _answers("Lookup", "400", "413", "422"),
+                _answers("Lookup", "400", "408", "413", "422"),
                 requestBody=_body(_json(either)),
             )
         },
         "/directory/blend-lookup": {
             "post": _operation(
                 "Cached chunks that a query contains, at any offset.",
-                _answers("BlendMatches", "413", "422"),
+                _answers("BlendMatches", "408", "413", "422"),
                 parameters=_NAMESPACE,
                 requestBody=_body({**_json(_ref("BlendQuery")), **_RAW}),
             )
@@ -337,7 +338,7 @@ def _paths() -> Schema:
             "parameters": [INSTANCE_ID],
             "post": _operation(
                 "Give up on missing batches; without a body, on all of them.",
-                _answers("Stream", "404", "413", "422"),
+                _answers("Stream", "404", "408", "413", "422"),
                 requestBody=_body(_json(_ref("Range")), required=False),
             ),
         },

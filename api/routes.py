@@ -23,6 +23,7 @@ from starlette.routing import Route
 from api import bodies
 from api.http import (
     MAX_INT,
+    BodyReader,
     RequestError,
     content_type,
     invalid,
@@ -31,7 +32,6 @@ from api.http import (
     query_choice,
     query_flag,
     query_int,
-    read_body,
 )
 from api.openapi import document
 from api.token_hasher import TokenHasher
@@ -73,6 +73,7 @@ class Routes:
         self.service = service
         self.hasher = TokenHasher(service.config.chunk_size)
         self._pool = pool
+        self._bodies = BodyReader()
 
     def table(self) -> list[Route]:
         """Every route. An instance id may contain slashes, so what ends in a verb comes first."""
@@ -101,32 +102,32 @@ class Routes:
                 "POST /events is closed: cache events come from Kafka (--event-transport kafka); "
                 "--enable-push opens it beside that",
             )
-        body = await read_body(request)
-        if not body.strip():
-            raise invalid(("body",), "Field required", "missing")
-        try:
-            summary = await self._run(len(body) > INLINE_BODY_BYTES, self.service.push, body)
-        except DecodeError as error:
-            raise invalid(("body", *error.loc), f"Value error, {error.reason}") from None
+        async with self._bodies.read(request) as body:
+            if not body or body.isspace():
+                raise invalid(("body",), "Field required", "missing")
+            try:
+                summary = await self._run(len(body) > INLINE_BODY_BYTES, self.service.push, body)
+            except DecodeError as error:
+                raise invalid(("body", *error.loc), f"Value error, {error.reason}") from None
         return json_response(asdict(summary))
 
     async def lookup(self, request: Request) -> Response:
         """Placements of keys, or of the complete chunks of a token sequence."""
-        raw = await read_body(request)
-        asked = await self._run(len(raw) > INLINE_BODY_BYTES, bodies.lookup_of, raw)
+        async with self._bodies.read(request) as raw:
+            asked = await self._run(len(raw) > INLINE_BODY_BYTES, bodies.lookup_of, raw)
         if isinstance(asked, bodies.KeyLookup):
             return await self._answer_lookup(len(asked.keys), _slices(asked.keys), asked.spelled)
         return await self._answer_lookup(self.hasher.count(asked.tokens), self._expanded(asked))
 
     async def blend_lookup(self, request: Request) -> Response:
         """The cached chunks that a query contains, at any offset."""
-        raw = await read_body(request)
-        long = len(raw) > INLINE_QUERY_BYTES
-        if content_type(request) == "application/octet-stream":
-            asked = bodies.raw_blend_lookup_of(raw, request.query_params)
-        else:
-            asked = await self._run(long, bodies.blend_lookup_of, raw)
-        answer = await self._run(long, self._matches, asked)
+        async with self._bodies.read(request) as raw:
+            long = len(raw) > INLINE_QUERY_BYTES
+            if content_type(request) == "application/octet-stream":
+                asked = bodies.raw_blend_lookup_of(raw, request.query_params)
+            else:
+                asked = await self._run(long, bodies.blend_lookup_of, raw)
+            answer = await self._run(long, self._matches, asked)
         return Response(answer, media_type="application/json")
 
     async def keys(self, request: Request) -> Response:
@@ -161,8 +162,8 @@ class Routes:
 
     async def accept_loss(self, request: Request) -> Response:
         """Give up on missing batches; without a body, on all of them."""
-        raw = await read_body(request)
-        asked = bodies.accept_loss_of(raw)
+        async with self._bodies.read(request) as raw:
+            asked = bodies.accept_loss_of(raw)
         status = await self._run(
             True,
             _known,

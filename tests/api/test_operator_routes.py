@@ -1,10 +1,15 @@
 from __future__ import annotations
 
 import json
+import socket
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from api.client import ServerError
+from api.http import LARGE_AT_A_TIME
 from producer.events import CacheEventBatch, EventType, Tier
 from tests.api.serving import Serving, entries_of, serving, store, tokens
 
@@ -129,7 +134,7 @@ def test_without_a_broker_the_server_lives_answers_and_says_why_it_is_not_ready(
 
 def test_a_full_state_is_said_and_keeps_serving() -> None:
     with serving(max_chunks=64) as server:
-        many = [entries_of(tokens(n, n, n, n))[0] for n in range(200_000)]
+        many = [entries_of(tokens(n, n, n, n))[0] for n in range(40_000)]
         for seq, start in enumerate(range(0, len(many), 20_000), start=1):
             server.emit(store(many[start : start + 20_000], seq))
         ready = server.http.get("/readyz")
@@ -145,3 +150,40 @@ def test_declared_capacities_show_in_the_metrics_until_the_instance_departs(serv
     assert sample in server.client.metrics()
     server.client.depart("a")
     assert sample not in server.client.metrics()
+
+
+def test_a_heavy_request_does_not_hold_up_the_others(server: Serving) -> None:
+    body = json.dumps({"token_ids": [1] * 400_000, "model_name": "m", "world_size": 2}).encode()
+    heavy = threading.Thread(target=server.http.post, args=("/directory/lookup",), kwargs={"content": body})
+    waits = []
+    heavy.start()
+    while heavy.is_alive():
+        began = time.perf_counter()
+        assert server.http.get("/healthz").status_code == 200
+        waits.append(time.perf_counter() - began)
+    heavy.join()
+    assert len(waits) > 10
+    assert max(waits) < 1.0
+
+
+def test_many_large_bodies_at_once_are_all_answered(server: Serving) -> None:
+    body = tokens(*range(1_000_000)).tobytes()
+
+    def look_up(_: int) -> int:
+        headers = {"content-type": "application/octet-stream"}
+        url = "/directory/blend-lookup?model_name=m"
+        return server.http.post(url, content=body, headers=headers).status_code
+
+    with ThreadPoolExecutor(2 * LARGE_AT_A_TIME) as pool:
+        assert set(pool.map(look_up, range(2 * LARGE_AT_A_TIME))) == {200}
+
+
+def test_a_large_body_that_does_not_come_is_not_waited_for(
+    server: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("api.http.READ_TIMEOUT", 0.2)
+    with socket.socket(socket.AF_UNIX) as client:
+        client.connect(server.address.removeprefix("unix:"))
+        client.sendall(b"POST /events HTTP/1.1\r\nHost: x\r\nContent-Length: 2000000\r\n\r\n{")
+        client.settimeout(30)
+        assert client.recv(4096).startswith(b"HTTP/1.1 408 ")
