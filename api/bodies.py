@@ -249,7 +249,7 @@ def _blend_lookup(
     tokens: TokenIds, model_name: str, cache_salt: str, world_size: int, loc: tuple[str, str]
 ) -> BlendLookup:
     if len(tokens) and not model_name:
-        raise invalid(loc, "Value error, 'model_name' is required with tokens", "missing")
+        raise invalid(loc, "Value error, 'model_name' is required with tokens")
     try:
         return BlendLookup(tokens, Namespace(model_name, cache_salt, world_size))
     except ContractError:

@@ -1,0 +1,93 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from processor.service import Config, Service, UnknownStream
+from producer.events import CacheEventBatch, CacheEventEntry, EventType, ObjectKey, Tier
+from producer.wire import encode_columns
+from tests.waiting import wait_for
+
+KEY = ObjectKey(b"\xab" * 32, "m", 1 << 24)
+
+
+def make_service(**settings: Any) -> Service:
+    return Service(Config(**{"chunk_size": 4, "max_chunks": 4096, **settings}))
+
+
+@pytest.fixture
+def service() -> Iterator[Service]:
+    running = make_service(clock_skew=0.0)
+    running.start()
+    yield running
+    running.stop()
+
+
+def push(service: Service, *batches: CacheEventBatch) -> None:
+    service.push(encode_columns(batches))
+
+
+def batch(event_type: EventType, seq: int, *, shared: bool = False, ts: float = 1.0) -> CacheEventBatch:
+    tier = Tier.L2 if shared else Tier.L1
+    return CacheEventBatch(
+        "a", 1, seq, event_type, tier, "pool", [CacheEventEntry(KEY, 7)], shared=shared, ts=ts
+    )
+
+
+def metric(service: Service, name: str) -> float:
+    families = text_string_to_metric_families(service.scrape()[0].decode())
+    return next(s.value for family in families for s in family.samples if s.name == name)
+
+
+def test_housekeeping_forgets_deletes_in_a_shared_pool_once_nothing_older_can_come(service: Service) -> None:
+    push(service, batch(EventType.STORE, 1, shared=True), batch(EventType.DELETE, 2, shared=True, ts=2.0))
+    wait_for(lambda: metric(service, "blendstream_directory_tombstones") == 0)
+    assert service.lookup([KEY])[0].placements == []
+
+
+def test_a_tombstone_waits_while_a_stream_has_an_open_range(service: Service) -> None:
+    push(service, batch(EventType.DELETE, 2, shared=True, ts=2.0))
+    push(service, batch(EventType.STORE, 1, shared=True))
+    assert service.lookup([KEY])[0].placements == []
+    assert not service.stream("a").gap_detected
+
+
+def test_a_service_is_ready_between_its_start_and_its_stop() -> None:
+    service = make_service()
+    assert service.not_ready() == ["starting"]
+    service.start()
+    assert service.not_ready() == []
+    service.stop()
+    service.stop()
+    assert service.not_ready() == ["starting"]
+
+
+def test_a_service_that_was_never_started_can_be_stopped() -> None:
+    make_service().stop()
+    make_service(event_transport="kafka", kafka_bootstrap_servers="127.0.0.1:1").stop()
+
+
+def test_a_stopped_service_still_answers(service: Service) -> None:
+    push(service, batch(EventType.STORE, 1))
+    service.stop()
+    assert len(service.lookup([KEY])[0].placements) == 1
+    assert service.streams()[0].last_seq == 1
+
+
+def test_an_unknown_instance_is_told_apart_from_one_without_a_gap(service: Service) -> None:
+    for ask in (service.stream, service.reset, lambda name: service.accept_loss(name, None, None, None)):
+        with pytest.raises(UnknownStream):
+            ask("nobody")
+    service.drop_instance("nobody")
+
+
+def test_a_departed_instance_that_comes_back_starts_afresh(service: Service) -> None:
+    push(service, batch(EventType.STORE, 1))
+    service.drop_instance("a")
+    assert service.lookup([KEY])[0].placements == []
+    push(service, batch(EventType.STORE, 1))
+    assert service.stream("a").epoch == 2
+    assert len(service.lookup([KEY])[0].placements) == 1
