@@ -189,7 +189,9 @@ class KeyDirectory:
         columns = batch.columns
         self._keep_contents = admission.keep_contents
         void = admission.l1_void and batch.tier is Tier.L1
-        if event is None or not len(columns) or (void and not batch.shared and event != STORE):
+        if event is None or not len(columns):
+            return
+        if void and (event == ACCESS or (event == DELETE and not batch.shared)):
             return
         arrays = _arrays(columns)
         # What an older incarnation had in its own memory is gone, but the tokens it told of are as true as

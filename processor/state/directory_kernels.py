@@ -611,7 +611,9 @@ def apply_slice(t: Tables, k: HashKeys, w: Write, cols: Columns, begin: Int, end
         stores = w.event == STORE and not w.void
         if place == 0 and (stores or w.tombstones):
             if not (
-                has_room(t.meta, CHUNKS, 1) and has_room(t.meta, KEYS, 1) and has_room(t.meta, PLACES, 1)
+                (chunk or has_room(t.meta, CHUNKS, 1))
+                and (key or has_room(t.meta, KEYS, 1))
+                and has_room(t.meta, PLACES, 1)
             ):
                 t.meta[REFUSED] += 1
                 continue
@@ -624,7 +626,11 @@ def apply_slice(t: Tables, k: HashKeys, w: Write, cols: Columns, begin: Int, end
             if key and t.keys[key].live:
                 t.last_access[key] = max(t.last_access[key], w.ts)
                 t.access_count[key] += 1
-        elif place and (t.places[place].state == 0 or not is_older(t, w, place)):
+        elif (
+            place
+            and (w.shared or not w.void)  # in its own memory, an older incarnation changes nothing any more
+            and (t.places[place].state == 0 or not is_older(t, w, place))
+        ):
             if stores:
                 write_place(t, k, w, place, LIVE, cols.size_bytes[e])
             elif w.tombstones:
@@ -649,6 +655,7 @@ def apply_slice(t: Tables, k: HashKeys, w: Write, cols: Columns, begin: Int, end
                         cols.token_starts[c + 1] - start,
                         cols.token_offsets[c],
                     )
+                    remove_idle_chunk(t, chunk)
         if chunk and not w.keep and t.chunks[chunk].live_keys == 0 and t.chunks[chunk].token_count:
             forget_content(t, k, chunk)
             remove_idle_chunk(t, chunk)
