@@ -175,15 +175,27 @@ def gather_places(a: NDArray[np.uint64], rows: NDArray[np.int32], found: Found) 
 
 
 @entry_kernel
-def count_tokens(a: NDArray[np.uint64], rows: NDArray[np.int32], counts: NDArray[np.int64]) -> Int:
-    """See `lookup_kernels.count_tokens`."""
-    return lookup_kernels.count_tokens(_tables(a), rows, counts)
+def find_told_chunks(
+    a: NDArray[np.uint64],
+    digests: NDArray[np.uint64],
+    hash_lens: NDArray[np.uint8],
+    rows: NDArray[np.int32],
+    chunks: NDArray[np.int32],
+) -> None:
+    """See `lookup_kernels.find_told_chunks`."""
+    lookup_kernels.find_told_chunks(_tables(a), _keys(a), digests, hash_lens, rows, chunks)
 
 
 @entry_kernel
-def gather_tokens(a: NDArray[np.uint64], rows: NDArray[np.int32], out: NDArray[np.uint32]) -> None:
+def count_tokens(a: NDArray[np.uint64], chunks: NDArray[np.int32], counts: NDArray[np.int64]) -> Int:
+    """See `lookup_kernels.count_tokens`."""
+    return lookup_kernels.count_tokens(_tables(a), chunks, counts)
+
+
+@entry_kernel
+def gather_tokens(a: NDArray[np.uint64], chunks: NDArray[np.int32], out: NDArray[np.uint32]) -> None:
     """See `lookup_kernels.gather_tokens`."""
-    lookup_kernels.gather_tokens(_tables(a), rows, out)
+    lookup_kernels.gather_tokens(_tables(a), chunks, out)
 
 
 @entry_kernel

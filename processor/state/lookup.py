@@ -19,6 +19,7 @@ from processor.state.entry_kernels import (
     count_places,
     count_tokens,
     find_keys,
+    find_told_chunks,
     gather_places,
     gather_tokens,
     list_groups,
@@ -61,7 +62,7 @@ class KeyInfo:
 
     Attributes:
         placements: sorted by (instance_id, tier, backend); empty if nobody holds the key.
-        token_ids: uint32 tokens of the key's chunk; empty if unknown, and in listings.
+        token_ids: uint32 tokens of the key's chunk, told by any of its keys; empty if unknown or in listings.
         num_tokens: how many tokens are known.
         access_count: accesses since the key came to life.
     """
@@ -108,7 +109,8 @@ class KeyReader:
             part = keys[begin : begin + SLICE]
             columns = _KeyColumns(part)
             with self._lock.read:
-                result.extend(self._describe(part, columns.find(self), with_tokens=True))
+                rows = columns.find(self)
+                result.extend(self._describe(part, rows, columns.find_chunks(self, rows), with_tokens=True))
         return result
 
     def expand_groups(self, keys: Sequence[ObjectKey]) -> list[ObjectKey]:
@@ -165,7 +167,9 @@ class KeyReader:
                     rows,
                 )
                 if written:
-                    page.extend(self._describe(None, rows[:written], with_tokens=False))
+                    listed = rows[:written]
+                    chunks = self._tables.keys["chunk"][listed]
+                    page.extend(self._describe(None, listed, chunks, with_tokens=False))
             total += fitting
         return total, [_restrict(info, tier, instance_id, backend) for info in page]
 
@@ -180,7 +184,12 @@ class KeyReader:
                 groups[i].update(found[:count].tolist())
 
     def _describe(
-        self, keys: Sequence[ObjectKey] | None, rows: NDArray[np.int32], *, with_tokens: bool
+        self,
+        keys: Sequence[ObjectKey] | None,
+        rows: NDArray[np.int32],
+        chunks: NDArray[np.int32],
+        *,
+        with_tokens: bool,
     ) -> list[KeyInfo]:
         tables = self._tables
         known = keys or [self._key(row) for row in rows.tolist()]
@@ -202,10 +211,10 @@ class KeyReader:
             name = self._instances.names[instance] or ""
             placements[i].append(Placement(name, incarnation, tier, backend, size_bytes, shared))
         token_counts = np.zeros(len(rows), np.int64)
-        total = count_tokens(self._addresses, rows, token_counts)
+        total = count_tokens(self._addresses, chunks, token_counts)
         tokens = np.empty(total if with_tokens else 0, np.uint32)
         if with_tokens:
-            gather_tokens(self._addresses, rows, tokens)
+            gather_tokens(self._addresses, chunks, tokens)
         ends = np.cumsum(token_counts).tolist()
         accesses = tables.access_count[rows].tolist()
         return [
@@ -259,6 +268,12 @@ class _KeyColumns:
             rows,
         )
         return rows
+
+    def find_chunks(self, reader: KeyReader, rows: NDArray[np.int32]) -> NDArray[np.int32]:
+        """Return the chunks of the keys in `rows`, and of those not held the chunks held under other keys."""
+        chunks = np.zeros(len(rows), np.int32)
+        find_told_chunks(reader._addresses, self._digests, self._hash_lens, rows, chunks)
+        return chunks
 
     def find_any_group(self, reader: KeyReader) -> list[int]:
         """Return for each key a row of it in some object group, 0 if there is none."""

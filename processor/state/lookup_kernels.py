@@ -117,24 +117,43 @@ def gather_places(t: Tables, rows: NDArray[np.int32], found: Found) -> Int:
 
 
 @kernel
-def count_tokens(t: Tables, rows: NDArray[np.int32], counts: NDArray[np.int64]) -> Int:
-    """Write the number of tokens known for each key's chunk to `counts`; return their sum."""
-    total = 0
+def find_told_chunks(
+    t: Tables,
+    k: HashKeys,
+    digests: NDArray[np.uint64],
+    hash_lens: NDArray[np.uint8],
+    rows: NDArray[np.int32],
+    chunks: NDArray[np.int32],
+) -> None:
+    """Write the chunk of each key to `chunks`, whether or not that key is held; 0 where no key of it is."""
     for i in range(rows.shape[0]):
-        counts[i] = t.chunks[t.keys[rows[i]].chunk].token_count if rows[i] else 0
+        if rows[i]:
+            chunks[i] = t.keys[rows[i]].chunk
+            continue
+        h = hash_digest(k.table, digests[i, 0], digests[i, 1], digests[i, 2], digests[i, 3], hash_lens[i])
+        chunk = find_chunk(t, h, digests[i, 0], digests[i, 1], digests[i, 2], digests[i, 3], hash_lens[i])
+        chunks[i] = chunk if chunk and t.chunks[chunk].live_keys else 0
+
+
+@kernel
+def count_tokens(t: Tables, chunks: NDArray[np.int32], counts: NDArray[np.int64]) -> Int:
+    """Write the number of tokens known for each chunk to `counts`; return their sum."""
+    total = 0
+    for i in range(chunks.shape[0]):
+        counts[i] = t.chunks[chunks[i]].token_count if chunks[i] else 0
         total += counts[i]
     return total
 
 
 @kernel
-def gather_tokens(t: Tables, rows: NDArray[np.int32], out: NDArray[np.uint32]) -> None:
-    """Write the tokens of each key's chunk to `out`, one behind the other."""
+def gather_tokens(t: Tables, chunks: NDArray[np.int32], out: NDArray[np.uint32]) -> None:
+    """Write the tokens of each chunk to `out`, one behind the other."""
     width = t.tokens.shape[1]
     at = 0
-    for i in range(rows.shape[0]):
-        if rows[i] == 0:
+    for i in range(chunks.shape[0]):
+        if chunks[i] == 0:
             continue
-        chunk = t.keys[rows[i]].chunk
+        chunk = chunks[i]
         left = np.int64(t.chunks[chunk].token_count)
         row = t.chunks[chunk].token_row
         while left > 0:

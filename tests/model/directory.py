@@ -228,7 +228,7 @@ class Directory:
 
     def token_ids(self, key: ObjectKey) -> Tokens:
         known = self.contents.get(key.chunk_hash)
-        return known.tokens if known is not None and self.is_live(key) else ()
+        return known.tokens if known is not None and self.keys_of(key.chunk_hash) else ()
 
     def last_access(self, key: ObjectKey) -> float:
         return self.recency[key].last_access if key in self.recency else 0.0
