@@ -21,6 +21,7 @@ from pathlib import Path
 
 from bench import workload
 from bench.harness import ROOT, WorkerError, peer_environment
+from bench.ours.wire import column_record
 
 HOST = "127.0.0.1"
 START_SECONDS = 120.0  # a first start compiles kernels
@@ -97,7 +98,7 @@ class Server:
 
 
 @contextmanager
-def our_server(record: Callable[[int], bytes] = workload.column_record) -> Iterator[Server]:
+def our_server(record: Callable[[int], bytes] = column_record) -> Iterator[Server]:
     """`blendstream serve`, taking events over HTTP."""
     command = [
         str(Path(sys.executable).parent / "blendstream"),

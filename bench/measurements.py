@@ -28,6 +28,7 @@ from bench.http_load import (
     percentile,
     post,
 )
+from bench.ours.wire import column_record
 from bench.report import Better, Row
 
 Rows = list[Row]
@@ -165,7 +166,7 @@ def events(sizes: Sizes) -> Rows:
     with ExitStack() as stack:
         sides: list[tuple[str, Server]] = [
             ("rows", stack.enter_context(our_server(workload.row_record))),
-            ("columns", stack.enter_context(our_server(workload.column_record))),
+            ("columns", stack.enter_context(our_server(column_record))),
         ]
         if python := peer_python():
             sides.append(("peer", stack.enter_context(peer_server(python))))

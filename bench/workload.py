@@ -8,7 +8,6 @@ without keeping it. Runs under both interpreters, so it needs NumPy and nothing 
 
 from __future__ import annotations
 
-import base64
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -87,27 +86,7 @@ def row_record(number: int) -> bytes:
         }
         for digest, tokens, offset in zip(stored.hashes, stored.tokens, stored.offsets, strict=True)
     ]
-    return _envelope({**head(number), "entries": entries})
-
-
-def column_record(number: int) -> bytes:
-    """Batch `number` as one record of the column wire, the form that our emitters send."""
-    stored = chunks(number)
-    count = len(stored)
-    columns = {
-        "scopes": [[MODEL, ""]],
-        "hash_len": 32,
-        "chunk_hashes": _base64(stored.hashes),
-        "token_counts": _base64(np.full(count, CHUNK_SIZE, "<u4")),
-        "token_offsets": _base64(stored.offsets.astype("<i8")),
-        "token_ids": _base64(stored.tokens.astype("<u4")),
-        "chunk": _base64(np.arange(count, dtype="<u4")),
-        "scope": _base64(np.zeros(count, "<u2")),
-        "kv_rank": _base64(np.full(count, KV_RANK, "<u8")),
-        "object_group_id": _base64(np.zeros(count, "<u4")),
-        "size_bytes": _base64(np.full(count, SIZE_BYTES, "<u8")),
-    }
-    return _envelope({**head(number), "entries": None, "columns": columns})
+    return json.dumps({"batches": [{**head(number), "entries": entries}]}, separators=(",", ":")).encode()
 
 
 def queries(count: int, length: int, hits: int, stored_chunks: int) -> Iterator[NDArray[np.uint32]]:
@@ -127,11 +106,3 @@ def queries(count: int, length: int, hits: int, stored_chunks: int) -> Iterator[
             batch, row = divmod(int(chunk), BATCH_ENTRIES)
             tokens[start : start + CHUNK_SIZE] = chunks(batch).tokens[row]
         yield tokens
-
-
-def _envelope(batch: dict[str, object]) -> bytes:
-    return json.dumps({"batches": [batch]}, separators=(",", ":")).encode()
-
-
-def _base64(column: NDArray[np.generic]) -> str:
-    return base64.b64encode(column.tobytes()).decode()
