@@ -26,6 +26,8 @@ BROKER_TIMEOUT: Final = 300.0
 """Seconds until the broker must serve; the very first start of Apache Kafka on a machine fetches it."""
 READY_TIMEOUT: Final = 300.0
 """Seconds until the processor must be ready; the very first start on a machine compiles its kernels."""
+SLOW: Final = 6.0
+"""Seconds after which somebody who waits wants to know why."""
 SETTLE_TIMEOUT: Final = 60.0
 """Seconds until what the fleet has emitted must have been applied."""
 POLL_INTERVAL: Final = 0.02
@@ -63,24 +65,27 @@ class Local:
         for child in [*self.servers.values(), *reversed(self._children)]:
             child.stop()
         self.client.close()
-        if kind is None and not self.keep_folder:
+        failed = kind is not None and not issubclass(kind, KeyboardInterrupt)
+        if not failed and not self.keep_folder:
             shutil.rmtree(self.folder, ignore_errors=True)
 
-    def start_broker(self) -> None:
-        """Start the broker and make the topic."""
+    def start_broker(self, slow: Callable[[], None] = lambda: None) -> None:
+        """Start the broker and make the topic; `slow` is called if that takes its time."""
         port = self.bootstrap.rpartition(":")[2]
         broker = self._child("broker", "broker", self.kind, port)
-        self._wait(broker, BROKER_TIMEOUT, lambda: f"ready at {self.bootstrap}" in broker.log.read_text())
+        self._wait(
+            broker, BROKER_TIMEOUT, lambda: f"ready at {self.bootstrap}" in broker.log.read_text(), slow
+        )
         create_topic(self.bootstrap, TOPIC, PARTITIONS)
 
-    def start_processor(self) -> None:
-        """Start `blendstream serve` and wait until it is ready."""
+    def start_processor(self, slow: Callable[[], None] = lambda: None) -> None:
+        """Start `blendstream serve` and wait until it is ready; `slow` is called if that takes its time."""
         host, _, port = self.url.removeprefix("http://").rpartition(":")
         flags = ["--host", host, "--port", port, "--chunk-size", str(CHUNK_TOKENS), "--enable-blend-lookup"]
         flags += ["--event-transport", "kafka", "--kafka-bootstrap-servers", self.bootstrap]
         flags += ["--kafka-topic", TOPIC]
         processor = self._child("processor", "blendstream", "serve", *flags)
-        self._wait(processor, READY_TIMEOUT, self._is_ready)
+        self._wait(processor, READY_TIMEOUT, self._is_ready, slow)
 
     def start_fleet(self, names: Iterable[str]) -> dict[str, Report]:
         """Start the cache servers; their first reports by name."""
@@ -136,10 +141,21 @@ class Local:
         except (ServerUnavailable, ServerError):
             return False
 
-    def _wait(self, child: Child, timeout: float, ready: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + timeout
+    def _wait(
+        self,
+        child: Child,
+        timeout: float,
+        ready: Callable[[], bool],
+        slow: Callable[[], None] = lambda: None,
+    ) -> None:
+        began = time.monotonic()
+        deadline = began + timeout
+        told = False
         while not ready():
             child.check()
+            if not told and time.monotonic() > began + SLOW:
+                slow()
+                told = True
             if time.monotonic() > deadline:
                 raise child.error(f"the {child.name} was not ready after {timeout:g} s")
             time.sleep(POLL_INTERVAL)

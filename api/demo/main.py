@@ -68,10 +68,10 @@ def _run(local: Local, workload: Workload, view: View, seconds: float) -> int:
     tokens = sum(len(request.tokens) for request in workload.requests)
     view.say("blendstream demo", "bold")
     view.say(f"  workload   {workload.title}, {len(workload.requests):,} prompts, {tokens:,} tokens")
-    local.start_broker()
+    local.start_broker(lambda: view.say("             (a first start may have to fetch it)", "dim"))
     view.say(f"  broker     {local.kind} at {local.bootstrap}, ready after {time.monotonic() - began:.1f} s")
     mark = time.monotonic()
-    local.start_processor()
+    local.start_processor(lambda: view.say("             (a first start compiles its kernels)", "dim"))
     view.say(f"  processor  blendstream serve at {local.url}, ready after {time.monotonic() - mark:.1f} s")
     reports = local.start_fleet(server.name for server in workload.servers)
     for server in workload.servers:

@@ -62,6 +62,7 @@ class Oracle:
         self._content: dict[bytes, bytes] = {}
         self._offset: dict[bytes, int] = {}
         self._holders: dict[Namespace, dict[bytes, set[bytes]]] = {}
+        self._cached: set[bytes] = set()
         for request in requests:
             self.learn(request)
 
@@ -80,6 +81,9 @@ class Oracle:
         for namespace, chunk_hash in {*self.pool, *(held for server in visible for held in server)}:
             holders[namespace][self._content[chunk_hash]].add(chunk_hash)
         self._holders = holders
+        self._cached = {
+            chunk for contents in holders.values() for chunks in contents.values() for chunk in chunks
+        }
 
     def places(self, held: Held) -> list[Place]:
         """Every placement of the chunk, the same ones for each rank, in the directory's order."""
@@ -143,6 +147,16 @@ class Oracle:
                     _difference(f"ranks of {_short(chunk_hash)}", [namespace.world_size], [len(ranks)])
                 )
         return wrong
+
+    def wrong_tokens(self, chunk_hash: bytes, tokens: bytes) -> list[str]:
+        """What is wrong with the tokens answered for a chunk, uint32.
+
+        They belong to the hash, so they are known once anybody caches the chunk, in whatever namespace; and
+        they may be remembered for a while after nobody does.
+        """
+        if tokens == self._content[chunk_hash] or (not tokens and chunk_hash not in self._cached):
+            return []
+        return [f"the tokens of {_short(chunk_hash)} are not those that were stored"]
 
     def wrong_directory(self, found: Mapping[ObjectKey, Sequence[Place]]) -> list[str]:
         """What is wrong with a listing of every key in the directory."""

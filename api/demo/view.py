@@ -73,7 +73,8 @@ class View:
 
     def say(self, text: str, style: str = "") -> None:
         """A line that stays."""
-        self.console.print(Text(text, style))
+        # A file has no width to wrap to, and whoever searches it wants lines whole.
+        self.console.print(Text(text, style), soft_wrap=not self.console.is_terminal)
 
     def heading(self, text: str) -> None:
         """A line that begins something new."""

@@ -127,6 +127,34 @@ def test_placements_are_compared_for_every_rank() -> None:
     assert oracle.wrong_places(STORED.namespace, {bytes(32): [[], []]}) == []
 
 
+def test_tokens_belong_to_the_hash_whoever_caches_the_chunk() -> None:
+    oracle = holding(STORED)
+    first, right = STORED.chunk_hashes[0], text(1).tobytes()
+    assert oracle.wrong_tokens(first, right) == []
+    assert oracle.wrong_tokens(first, b"")
+    assert oracle.wrong_tokens(first, text(2).tobytes())
+
+
+def test_tokens_of_a_chunk_that_nobody_caches_may_be_forgotten_but_not_be_others() -> None:
+    oracle = Oracle([STORED])
+    oracle.settle()
+    first, right = STORED.chunk_hashes[0], text(1).tobytes()
+    assert oracle.wrong_tokens(first, b"") == []
+    assert oracle.wrong_tokens(first, right) == []
+    assert oracle.wrong_tokens(first, text(2).tobytes())
+
+
+def test_the_directory_as_a_whole_must_have_every_key_with_its_placements_and_no_other() -> None:
+    oracle = holding(STORED)
+    held = [Held(STORED.namespace, chunk) for chunk in STORED.chunk_hashes]
+    right = {key: oracle.places(item) for item in held for key in LLAMA.keys(item.chunk_hash, "")}
+    assert oracle.wrong_directory(right) == []
+    [some, *_] = right
+    assert oracle.wrong_directory({key: places for key, places in right.items() if key != some})
+    assert oracle.wrong_directory(right | {some: []})
+    assert oracle.wrong_directory(right | {LLAMA.keys(bytes(32), "")[0]: right[some]})
+
+
 def test_reuse_takes_the_most_matches_that_do_not_overlap() -> None:
     found = [Match(bytes([n]) * 32, 0, at) for n, at in enumerate((0, 100, 256, 400, 512))]
     assert [match.cur_st for match in reused(found)] == [0, 256, 512]

@@ -67,7 +67,7 @@ class Run:
 
     def must_end_completely(self) -> None:
         """Wait until no process carries the mark."""
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 60
         while left := self.alive():
             assert time.monotonic() < deadline, left
             time.sleep(0.1)
@@ -158,7 +158,7 @@ def test_an_answer_that_differs_from_the_truth_fails_the_run_and_keeps_the_logs(
     runs.append(run)
     assert run.wait() == 1
     assert re.search(r"\d+ things wrong in ", run.output)
-    assert "the directory lacks 0 keys and has" in run.output
+    assert re.search(r"^  request \d+: ", run.output, re.MULTILINE)
     [kept] = folder.glob("blendstream-demo-*")
     assert str(kept) in run.output
     assert {"broker.log", "processor.log", "server-a.log"} <= {path.name for path in kept.iterdir()}
@@ -171,7 +171,7 @@ def test_a_signal_ends_the_demo_and_all_it_started(
 ) -> None:
     run = demo(folder)
     runs.append(run)
-    run.wait_for("serving prompts")
+    run.wait_for("looking up prompts")
     assert len(run.alive()) > 6
     os.killpg(run.process.pid, number)
     assert run.wait() == 130, run.output
@@ -184,7 +184,7 @@ def test_a_signal_ends_the_demo_and_all_it_started(
 def test_nothing_outlives_a_demo_that_was_killed(folder: Path, runs: list[Run]) -> None:
     run = demo(folder)
     runs.append(run)
-    run.wait_for("serving prompts")
+    run.wait_for("looking up prompts")
     run.process.kill()
     run.process.wait()
     run.must_end_completely()
