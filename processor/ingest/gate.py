@@ -23,16 +23,18 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
 
-from processor.batch import Admission, EventBatch
+from processor.batch import EventBatch
 from processor.ingest.broadcaster import Broadcaster
-from processor.ingest.failures import Failures
+from processor.ingest.capture import Plain, capture_cursor, capture_marks, restore_cursors, restore_mark
+from processor.ingest.ledger import Ledger, Log
 from processor.ingest.outcomes import GateCounters, IngestResult, IngestSummary, UnknownStream
-from processor.ingest.ranges import LossReason, RangeState, SeqRange
+from processor.ingest.ranges import LossReason
 from processor.ingest.source import Mark, Position
 from processor.ingest.stream import Cursor, LostRange, StreamStatus
-from producer.events import EventType
 
 __all__ = [
     "EventGate",
@@ -75,15 +77,11 @@ class EventGate:
         self._repair_window = repair_window
         self._clock = clock
         self._seekable = seekable
-        self._lock = threading.Lock()
-        self._cursors: dict[str, Cursor] = {}
-        self._epochs: dict[str, int] = {}
+        # Reentrant for `quiesced` alone, whose caller captures under it.
+        self._lock = threading.RLock()
+        self._ledger = Ledger(broadcaster, clock)
         self._marks: dict[str, dict[int, int]] = {}
-        self._failures = Failures()
-        self._open_streams = 0
-        self._gaps = self._gaps_cleared = self._fences = 0
         self._batches = dict.fromkeys(IngestResult, 0)
-        self._entries = dict.fromkeys(EventType, 0)
 
     def offer(self, batch: EventBatch, position: Position | None = None) -> IngestResult:
         """Admit `batch` or drop it. What is admitted has reached every consumer on return.
@@ -116,7 +114,7 @@ class EventGate:
         with self._lock:
             if mark is not None:
                 self._marks[instance_id] = dict(mark)
-            return self._forget(instance_id)
+            return self._ledger.forget(instance_id)
 
     def register_instance(self, instance_id: str) -> None:
         """The instance is (again) a member of the fleet: records from before its departure count again."""
@@ -130,9 +128,9 @@ class EventGate:
             UnknownStream: nothing is known of the instance.
         """
         with self._lock:
-            self._known(instance_id)
+            self._ledger.known(instance_id)
             self._marks.pop(instance_id, None)
-            self._forget(instance_id)
+            self._ledger.forget(instance_id)
 
     def accept_loss(
         self,
@@ -150,42 +148,91 @@ class EventGate:
             UnknownStream: nothing is known of the instance.
         """
         with self._lock:
-            cursor = self._known(instance_id)
+            cursor = self._ledger.known(instance_id)
             named = incarnation is not None or first is not None or last is not None
             cursor.ranges.accept(incarnation, 1 if first is None else first, last, closed=named)
-            self._reconcile(cursor)
+            self._ledger.reconcile(cursor)
             return cursor.status()
 
     def lose_tails(self, partition: int, reason: LossReason = LossReason.BEFORE_LOG) -> None:
         """The log of `partition` was cut where it was read: its emitters may have lost what comes next."""
         with self._lock:
-            for cursor in self._cursors.values():
-                if partition in cursor.positions and not cursor.ranges.tail(cursor.incarnation):
-                    first = cursor.last_seq + 1
-                    self._add_range(cursor, cursor.incarnation, cursor.epoch, first, None, reason)
-                    self._reconcile(cursor)
+            for cursor in self._ledger.cursors.values():
+                if partition in cursor.positions:
+                    self._lose_tail(cursor, reason)
+
+    def lose_log(self) -> None:
+        """The log that was read is gone, and another stands in its place: its offsets mean nothing there."""
+        with self._lock:
+            for cursor in self._ledger.cursors.values():
+                if not cursor.positions:
+                    continue
+                cursor.leave_log()
+                for held in cursor.ranges:
+                    cursor.ranges.lose(held.incarnation, 1, None, LossReason.BEFORE_LOG, self._clock())
+                self._lose_tail(cursor, LossReason.BEFORE_LOG)
+            # What a departed instance left unread is gone with it.
+            self._marks = {instance_id: {} for instance_id in self._marks}
 
     def stream(self, instance_id: str) -> StreamStatus | None:
         """One stream's status, None if it is not known."""
         with self._lock:
-            cursor = self._cursors.get(instance_id)
+            cursor = self._ledger.cursors.get(instance_id)
             return None if cursor is None else cursor.status()
 
     def streams(self, gap: bool | None = None) -> list[StreamStatus]:
         """Every stream's status, by `instance_id`; with `gap`, only of those whose `gap_detected` is that."""
         with self._lock:
-            statuses = [cursor.status() for _, cursor in sorted(self._cursors.items())]
+            statuses = [cursor.status() for _, cursor in sorted(self._ledger.cursors.items())]
         return [status for status in statuses if gap is None or status.gap_detected == gap]
 
     def counters(self) -> GateCounters:
         """The totals; does not wait for a batch under way."""
         return GateCounters(
-            gaps=self._gaps,
-            gaps_cleared=self._gaps_cleared,
-            fences=self._fences,
+            gaps=self._ledger.gaps,
+            gaps_cleared=self._ledger.gaps_cleared,
+            fences=self._ledger.fences,
             batches={result.value: count for result, count in self._batches.items()},
-            entries={kind.value: count for kind, count in self._entries.items()},
+            entries={kind.value: count for kind, count in self._ledger.entries.items()},
         )
+
+    def follow(self, log: Log) -> None:
+        """The batches come from `log`, which can be read again: note with every gap how far it was read."""
+        self._ledger.log = log
+
+    @contextmanager
+    def quiesced(self) -> Iterator[None]:
+        """Hold every batch back at the gate for as long as the context lasts.
+
+        What every consumer holds is then the outcome of the same batches, those that `capture` tells of. The
+        thread that holds it may call the gate.
+        """
+        with self._lock:
+            yield
+
+    def capture(self) -> Plain:
+        """All that the gate knows of the streams, as plain data that JSON holds.
+
+        Takes some microseconds a stream; call it under `quiesced` where it has to agree with consumers.
+        """
+        with self._lock:
+            return {
+                "streams": [capture_cursor(cursor) for cursor in self._ledger.cursors.values()],
+                "epochs": dict(self._ledger.epochs),
+                "marks": capture_marks(self._marks),
+            }
+
+    def restore(self, data: Mapping[str, Any]) -> None:
+        """Go on from what `capture` gave. For a gate that has admitted nothing yet; consumers hear nothing.
+
+        Raises:
+            KeyError, TypeError, ValueError: it is no such capture.
+        """
+        with self._lock:
+            cursors = restore_cursors(data["streams"])
+            marks = {instance_id: restore_mark(mark) for instance_id, mark in data["marks"].items()}
+            self._ledger.restore(cursors, {str(name): int(epoch) for name, epoch in data["epochs"].items()})
+            self._marks = marks
 
     def tick(self, now: float, watermark: float, clock_skew: float) -> None:
         """Housekeeping, once a second or so.
@@ -199,36 +246,34 @@ class EventGate:
             clock_skew: seconds by which emitters' clocks may differ.
         """
         with self._lock:
-            self._offer_failures_again()
-            for cursor in self._cursors.values():
+            self._ledger.offer_failures_again()
+            for cursor in self._ledger.cursors.values():
                 if cursor.ranges.open:
                     cursor.ranges.expire(now - self._repair_window, now)
-                    self._reconcile(cursor)
-            if self._open_streams == 0:
+                    self._ledger.reconcile(cursor)
+            if self._ledger.open_streams == 0:
                 self._broadcaster.expire(watermark - clock_skew)
 
     def _admit(self, batch: EventBatch, position: Position | None) -> IngestResult:
         if self._marks and self._departed(batch.instance_id, position):
             return IngestResult.STALE
-        cursor = self._cursors.get(batch.instance_id)
+        cursor = self._ledger.cursors.get(batch.instance_id)
         if cursor is None:
-            cursor = Cursor(batch.instance_id, batch.incarnation, self._next_epoch(batch.instance_id))
-            self._cursors[batch.instance_id] = cursor
+            cursor = self._ledger.open(batch.instance_id, batch.incarnation)
         elif batch.incarnation < cursor.incarnation:
             return self._admit_older(cursor, batch, position)
         elif batch.incarnation > cursor.incarnation:
-            self._fence(batch.instance_id)
-            cursor.renew(batch.incarnation, self._next_epoch(batch.instance_id))
+            self._ledger.renew(cursor, batch.incarnation)
         elif batch.seq <= cursor.last_seq:
             return self._admit_late(cursor, batch, position)
         if batch.seq != cursor.last_seq + 1 or cursor.ranges:
             self._expose(cursor, batch, position)
         cursor.last_seq = batch.seq
         cursor.heard(position)
-        self._apply(cursor, batch, cursor.epoch)
+        self._ledger.apply(cursor, batch, cursor.epoch)
         cursor.note(batch)
         if cursor.ranges or cursor.had_open or cursor.gap_detected:
-            self._reconcile(cursor)
+            self._ledger.reconcile(cursor)
         return IngestResult.ADMITTED
 
     def _expose(self, cursor: Cursor, batch: EventBatch, position: Position | None) -> None:
@@ -238,7 +283,7 @@ class EventGate:
             cursor.ranges.end_tail(cursor.incarnation, last)
         elif first <= last:
             verdict = None if self._seekable else LossReason.NO_LOG
-            self._add_range(cursor, cursor.incarnation, cursor.epoch, first, last, verdict, position)
+            self._ledger.add_range(cursor, first, last, verdict, position)
         else:
             return
         if last >= first and self._due(cursor.gap_logged):
@@ -254,9 +299,9 @@ class EventGate:
                 cursor.conflict = True
                 self._warn_of_conflict(cursor, f"batch {batch.seq} came twice, with different contents")
             return IngestResult.DUPLICATE
-        self._apply(cursor, batch, cursor.epoch, repaired=True)
+        self._ledger.apply(cursor, batch, cursor.epoch, repaired=True)
         cursor.note(batch)
-        self._reconcile(cursor)
+        self._ledger.reconcile(cursor)
         return IngestResult.REPAIRED
 
     def _admit_older(self, cursor: Cursor, batch: EventBatch, position: Position | None) -> IngestResult:
@@ -270,95 +315,18 @@ class EventGate:
                 self._warn_of_conflict(cursor, f"the older incarnation {batch.incarnation} is heard")
             return IngestResult.STALE
         cursor.heard(position)
-        self._apply(cursor, batch, held.epoch, repaired=True)
-        self._reconcile(cursor)
+        self._ledger.apply(cursor, batch, held.epoch, repaired=True)
+        self._ledger.reconcile(cursor)
         return IngestResult.REPAIRED
 
-    def _apply(self, cursor: Cursor, batch: EventBatch, epoch: int, *, repaired: bool = False) -> None:
-        """Hand a batch to the consumers that have not had it."""
-        owed = self._failures.take(batch) if repaired and self._failures else None
-        admission = Admission(
-            batch=batch,
-            epoch=epoch,
-            repaired=repaired,
-            l1_void=batch.incarnation != cursor.incarnation,
-            keep_tombstones=cursor.ranges.open > 0,
-            # This stream's own share of the count is as of its last reconciliation.
-            keep_contents=repaired or cursor.ranges.open > 0 or self._open_streams > cursor.had_open,
-        )
-        failed = self._broadcaster.broadcast(admission, None if owed is None else owed.consumers)
-        if owed is None:
-            self._entries[batch.event_type] += len(batch.columns.chunk)
-        if failed:
-            again = self._failures.hold(batch, failed, owed)
-            verdict = None if again else LossReason.CONSUMER_FAILED
-            self._add_range(cursor, batch.incarnation, epoch, batch.seq, batch.seq, verdict)
-
-    def _offer_failures_again(self) -> None:
-        for batch in self._failures.due():
-            cursor = self._cursors[batch.instance_id]
-            held = cursor.ranges.repair(batch.incarnation, batch.seq)
-            if held is None:
-                self._failures.take(batch)
-            else:
-                self._apply(cursor, batch, held.epoch, repaired=True)
-                self._reconcile(cursor)
-
-    def _add_range(
-        self,
-        cursor: Cursor,
-        incarnation: int,
-        epoch: int,
-        first: int,
-        last: int | None,
-        verdict: LossReason | None,
-        exposed_at: Position | None = None,
-    ) -> None:
-        state = RangeState.MISSING if verdict is None else RangeState.LOST
-        since = self._clock()
-        cursor.ranges.add(SeqRange(incarnation, epoch, first, last, state, verdict, since, exposed_at))
-
-    def _reconcile(self, cursor: Cursor) -> None:
-        """Draw the consequences of what happened to a stream's ranges."""
-        gap = cursor.ranges.flags(cursor.incarnation)
-        if gap != cursor.gap_detected:
-            cursor.gap_detected = gap
-            self._gaps += gap
-            self._gaps_cleared += not gap
-        has_open = cursor.ranges.open > 0
-        if has_open != cursor.had_open:
-            cursor.had_open = has_open
-            self._open_streams += 1 if has_open else -1
-            if not has_open:
-                self._broadcaster.settle(cursor.instance_id)
-
-    def _forget(self, instance_id: str) -> bool:
-        self._fence(instance_id)
-        cursor = self._cursors.pop(instance_id, None)
-        if cursor is None:
-            return False
-        cursor.ranges.accept(None, 1, None, closed=True)
-        self._reconcile(cursor)
-        self._failures.forget(instance_id)
-        return True
-
-    def _fence(self, instance_id: str) -> None:
-        self._fences += 1
-        self._broadcaster.fence(instance_id)
-
-    def _next_epoch(self, instance_id: str) -> int:
-        epoch = self._epochs[instance_id] = self._epochs.get(instance_id, 0) + 1
-        return epoch
+    def _lose_tail(self, cursor: Cursor, reason: LossReason) -> None:
+        if not cursor.ranges.tail(cursor.incarnation):
+            self._ledger.add_range(cursor, cursor.last_seq + 1, None, reason)
+        self._ledger.reconcile(cursor)
 
     def _departed(self, instance_id: str, position: Position | None) -> bool:
         mark = self._marks.get(instance_id)
         return mark is not None and position is not None and position.offset < mark.get(position.partition, 0)
-
-    def _known(self, instance_id: str) -> Cursor:
-        try:
-            return self._cursors[instance_id]
-        except KeyError:
-            raise UnknownStream(instance_id) from None
 
     def _warn_of_conflict(self, cursor: Cursor, what: str) -> None:
         if self._due(cursor.conflict_logged):

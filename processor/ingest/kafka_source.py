@@ -16,35 +16,27 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
-from confluent_kafka import (
-    TIMESTAMP_NOT_AVAILABLE,
-    Consumer,
-    KafkaError,
-    KafkaException,
-    Message,
-    TopicPartition,
-)
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from processor.batch import EventBatch
+from processor.ingest.capture import Plain, capture_mark, restore_mark
 from processor.ingest.dead_letters import DeadLetters
 from processor.ingest.decode import DecodeError, Decoder
 from processor.ingest.gate import EventGate
-from processor.ingest.kafka_topic import TopicError, TopicInspector
+from processor.ingest.kafka_settings import GONE, REQUEST_TIMEOUT, KafkaSettings, reason_of
+from processor.ingest.kafka_topic import LogId, TopicError, TopicInspector
 from processor.ingest.offsets import OffsetIndex
 from processor.ingest.progress import PartitionProgress, lag_seconds, watermark
+from processor.ingest.records import RecordReader, position_of
 from processor.ingest.source import Mark, Position, ReplayCapability, SourceStatus
 
+__all__ = ["KafkaEventSource", "KafkaSettings"]
+
 logger = logging.getLogger(__name__)
-client_logger = logging.getLogger(__name__ + ".client")
-"""What librdkafka itself has to say."""
 
 POLL_TIMEOUT = 0.2
 """Seconds that one wait for a message takes at most, and so that a stop waits."""
-REQUEST_TIMEOUT = 3.0
-"""Seconds until a question to the broker counts as unanswered."""
 REFRESH_INTERVAL = 10.0
 """Seconds from one look at the topic's partitions to the next."""
 END_INTERVAL = 0.2
@@ -57,49 +49,6 @@ DRAIN_BYTES = 1_000_000
 """Bytes that such a call should take at most: it copies them while it holds the GIL."""
 LOG_INTERVAL = 60.0
 """Seconds between two log lines about one and the same trouble."""
-
-_GUARANTEES: Mapping[str, Any] = {
-    "enable.auto.commit": False,
-    "enable.auto.offset.store": False,
-    "auto.offset.reset": "error",
-    "enable.partition.eof": True,
-}
-"""What no properties file may change: the loop below rests on it."""
-_DEFAULTS: Mapping[str, Any] = {
-    "client.id": "blendstream",
-    "fetch.queue.backoff.ms": 10,
-    "reconnect.backoff.max.ms": 2_000,
-    "topic.metadata.refresh.interval.ms": 10_000,
-}
-_GONE = frozenset(
-    {
-        KafkaError.UNKNOWN_TOPIC_OR_PART,
-        KafkaError._UNKNOWN_TOPIC,
-        KafkaError._UNKNOWN_PARTITION,
-        KafkaError._FATAL,
-    }
-)
-"""Errors after which the consumer has to begin anew."""
-
-
-@dataclass(frozen=True, slots=True)
-class KafkaSettings:
-    """Where the events are, and how to get at them.
-
-    Attributes:
-        bootstrap_servers: `host:port`, several separated by commas.
-        group_id: what lag tools know this processor by; it joins no group.
-        properties: further settings of librdkafka, such as those of TLS and SASL.
-        dead_letter_topic: where undecodable records are copied; nowhere if empty.
-        repair_window: seconds for which the log should keep records at least.
-    """
-
-    bootstrap_servers: str
-    topic: str
-    group_id: str = "blendstream"
-    properties: Mapping[str, str] = field(default_factory=dict)
-    dead_letter_topic: str = ""
-    repair_window: float = 3600.0
 
 
 class KafkaEventSource:
@@ -124,15 +73,13 @@ class KafkaEventSource:
     ) -> None:
         self.offsets = OffsetIndex()
         self._gate = gate
-        self._decoder = decoder
+        self._reader = RecordReader(decoder, clock)
         self._settings = settings
         self._clock = clock
         self._start_positions = dict(positions or {})
+        self._whole: set[int] = set()
+        self._log_id = LogId()
         self._partitions: dict[int, PartitionProgress] = {}
-        self._connection: dict[str, Any] = {
-            **settings.properties,
-            "bootstrap.servers": settings.bootstrap_servers,
-        }
         self._topic: TopicInspector | None = None
         self._dead_letters: DeadLetters | None = None
         self._trouble: str | None = f"topic {settings.topic!r} has not been reached yet"
@@ -140,6 +87,7 @@ class KafkaEventSource:
         self._record_bytes = 1000.0
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._run, name="kafka-source", daemon=True)
+        gate.follow(self)
 
     def start(self) -> None:
         """Begin to read.
@@ -148,16 +96,11 @@ class KafkaEventSource:
             ValueError: librdkafka refuses a setting.
         """
         try:
-            consumer = self._new_consumer()
-            self._topic = TopicInspector(
-                self._connection,
-                self._settings.topic,
-                self._settings.group_id,
-                self._settings.repair_window,
-            )
-            self._dead_letters = DeadLetters(self._settings.dead_letter_topic, self._connection)
+            consumer = self._settings.new_consumer(self._on_error)
+            self._topic = TopicInspector(self._settings)
+            self._dead_letters = DeadLetters(self._settings.dead_letter_topic, self._settings.connection())
         except KafkaException as error:
-            raise ValueError(f"librdkafka refuses the settings: {error.args[0].str()}") from error
+            raise ValueError(f"librdkafka refuses the settings: {reason_of(error)}") from error
         consumer.close()
         self._thread.start()
 
@@ -192,6 +135,35 @@ class KafkaEventSource:
         """The next offset to read of every partition."""
         return {partition.partition: partition.position for partition in self._progress()}
 
+    def capture(self, positions: Mark | None = None) -> Plain:
+        """Where reading stands, in which log, and where batches stand there, as plain data that JSON holds.
+
+        Args:
+            positions: as they were at the instant that the capture is of; now, if not given. Only they have
+                to be taken together with the state: all else holds whenever it is taken.
+        """
+        return {
+            "cluster_id": self._log_id.cluster_id,
+            "topic_id": self._log_id.topic_id,
+            "positions": capture_mark(self.positions() if positions is None else positions),
+            "whole": sorted(self._whole),
+            "offsets": self.offsets.capture(),
+        }
+
+    def restore(self, data: Mapping[str, Any]) -> None:
+        """Go on from what `capture` gave; to be called before `start`.
+
+        If the log turns out to be another one, it is read from its start.
+
+        Raises:
+            KeyError, TypeError, ValueError: it is no such capture.
+        """
+        log_id = LogId(str(data["cluster_id"]), str(data["topic_id"]))
+        positions = restore_mark(data["positions"])
+        self.offsets.restore(data["offsets"])
+        self._whole = {int(partition) for partition in data["whole"]}
+        self._log_id, self._start_positions = log_id, positions
+
     def end_offsets(self) -> dict[int, int]:
         """The end of every partition at this moment, or as last heard of if the broker does not answer."""
         known = {p.partition: max(p.position, p.end or 0) for p in self._progress()}
@@ -212,7 +184,7 @@ class KafkaEventSource:
             try:
                 self._read()
             except KafkaException as error:
-                self._note_trouble(error.args[0].str())
+                self._note_trouble(reason_of(error))
             except TopicError as error:
                 self._note_trouble(str(error))
             except Exception as error:
@@ -223,7 +195,7 @@ class KafkaEventSource:
     def _read(self) -> None:
         """Read with one consumer until the end, or until something makes another one necessary."""
         partitions = self._find_partitions()
-        consumer = self._new_consumer()
+        consumer = self._settings.new_consumer(self._on_error)
         try:
             self._assign(consumer, partitions)
             refresh = time.monotonic() + REFRESH_INTERVAL
@@ -246,10 +218,6 @@ class KafkaEventSource:
         finally:
             consumer.close()
 
-    def _new_consumer(self) -> Consumer:
-        settings = {**_DEFAULTS, **self._connection, **_GUARANTEES, "group.id": self._settings.group_id}
-        return Consumer({**settings, "error_cb": self._on_error}, logger=client_logger)
-
     def _on_error(self, error: KafkaError) -> None:
         if error.code() == KafkaError._ALL_BROKERS_DOWN:
             self._note_trouble(f"no broker of {self._settings.bootstrap_servers} can be reached")
@@ -262,19 +230,35 @@ class KafkaEventSource:
         if not partitions:
             if self._partitions:
                 # If it comes back, it is another log.
-                for partition in self._partitions:
-                    self._gate.lose_tails(partition)
-                self._partitions = {}
+                self._begin_anew(LogId())
             raise TopicError(f"topic {self._settings.topic!r} does not exist; waiting for it")
         self._topic.check(REQUEST_TIMEOUT)
+        log_id = self._topic.log_id(REQUEST_TIMEOUT)
+        if log_id.differs(self._log_id):
+            logger.warning(
+                "topic %r is not the log that was read before (%s, then %s); reading it from its start",
+                self._settings.topic, self._log_id, log_id,
+            )  # fmt: skip
+            self._begin_anew(log_id)
+        self._log_id = log_id.or_else(self._log_id)
         return partitions
 
+    def _begin_anew(self, log_id: LogId) -> None:
+        """What was read so far lies in another log."""
+        self._gate.lose_log()
+        self._log_id = log_id
+        self._start_positions, self._partitions, self._whole = {}, {}, set()
+        self.offsets.clear()
+
     def _notice_new_partitions(self, consumer: Consumer) -> None:
+        read = self._partitions
         try:
             found = self._find_partitions()
         except KafkaException as error:
-            self._note_trouble(error.args[0].str())
+            self._note_trouble(reason_of(error))
             return
+        if self._partitions is not read:
+            raise TopicError(f"topic {self._settings.topic!r} was made anew; beginning at its start")
         if self._trouble is not None:
             # The ends heard of before the trouble would make it look as if nothing had come meanwhile.
             self._ask_for_ends()
@@ -290,7 +274,10 @@ class KafkaEventSource:
         for partition in partitions:
             if partition not in self._partitions:
                 low, high = self._topic.bounds(partition, REQUEST_TIMEOUT)
-                position = self._start_positions.pop(partition, low)
+                position = self._start_positions.pop(partition, None)
+                if position is None:
+                    position = low
+                    self._whole.add(partition)
                 self._partitions[partition] = PartitionProgress(partition, position, high)
         consumer.assign(
             [TopicPartition(self._settings.topic, p.partition, p.position) for p in self._progress()]
@@ -317,20 +304,18 @@ class KafkaEventSource:
         if error is not None:
             self._take_error(consumer, message, error)
             return
-        position = _position(message)
+        position = position_of(message)
         progress = self._partitions.get(position.partition)
         if progress is None or position.offset < progress.position:
             return  # left over from before an assignment
-        kind, milliseconds = message.timestamp()
-        record_time = self._clock() if kind == TIMESTAMP_NOT_AVAILABLE else milliseconds / 1000
         self._record_bytes += (len(message.value() or b"") - self._record_bytes) / 16
-        self._ingest(message, position, record_time)
+        self._ingest(message, position)
         progress.position = position.offset + 1
-        progress.read_time = record_time
+        progress.read_time = self._reader.time_of(message)
         self._trouble = None
 
     def _take_error(self, consumer: Consumer, message: Message, error: KafkaError) -> None:
-        position = _position(message)
+        position = position_of(message)
         progress = self._partitions.get(position.partition)
         if error.code() == KafkaError._PARTITION_EOF:
             if progress is not None and position.offset >= progress.position:
@@ -338,13 +323,14 @@ class KafkaEventSource:
             self._trouble = None
         elif error.code() == KafkaError._AUTO_OFFSET_RESET and progress is not None:
             self._position_lost(consumer, progress, error)
-        elif error.code() in _GONE:
+        elif error.code() in GONE:
             raise KafkaException(error)
         else:
             self._note_trouble(error.str())
 
     def _position_lost(self, consumer: Consumer, progress: PartitionProgress, error: KafkaError) -> None:
         assert self._topic is not None
+        self._notice_new_partitions(consumer)
         low, high = self._topic.bounds(progress.partition, REQUEST_TIMEOUT)
         logger.warning(
             "%s[%d]: the log does not hold position %d (%s); reading on from %d",
@@ -354,17 +340,12 @@ class KafkaEventSource:
         progress.position, progress.end = low, high
         self._assign(consumer, list(self._partitions))
 
-    def _ingest(self, message: Message, position: Position, record_time: float) -> None:
+    def _ingest(self, message: Message, position: Position) -> None:
         assert self._dead_letters is not None
         try:
-            batches = self._decoder.decode(message.value() or b"", record_time=record_time)
-            _check_owner(batches, message.key())
+            batches = self._reader.read(message)
         except DecodeError as error:
             self._dead_letters.add(message, str(error))
-            return
-        except Exception as error:
-            logger.exception("decoding failed in a way that it should not")
-            self._dead_letters.add(message, repr(error))
             return
         self._gate.offer_all(batches, position)
         if batches:
@@ -377,19 +358,3 @@ class KafkaEventSource:
         if what != known or time.monotonic() - logged >= LOG_INTERVAL:
             self._logged = (what, time.monotonic())
             logger.warning("topic %r cannot be read: %s", self._settings.topic, what)
-
-
-def _position(message: Message) -> Position:
-    partition, offset = message.partition(), message.offset()
-    return Position(-1 if partition is None else partition, -1 if offset is None else offset)
-
-
-def _check_owner(batches: list[EventBatch], key: bytes | None) -> None:
-    """All batches of a record are of one emitter, the one that its key names if it has one."""
-    for index, batch in enumerate(batches):
-        if batch.instance_id != batches[0].instance_id:
-            reason = f"must be that of the record's other batches, {batches[0].instance_id!r}"
-            raise DecodeError(("batches", index, "instance_id"), f"{reason}, got {batch.instance_id!r}")
-    if batches and key is not None and key != batches[0].instance_id.encode():
-        reason = f"must be the record's key, {key[:200]!r}"
-        raise DecodeError(("batches", 0, "instance_id"), f"{reason}, got {batches[0].instance_id!r}")

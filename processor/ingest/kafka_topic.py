@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
-from typing import Any
+from dataclasses import dataclass
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
+
+from processor.ingest.kafka_settings import KafkaSettings
 
 logger = logging.getLogger(__name__)
 
@@ -16,25 +17,37 @@ class TopicError(RuntimeError):
     """The topic cannot be read as it is."""
 
 
+@dataclass(frozen=True, slots=True)
+class LogId:
+    """Which log it is: offsets mean something within one alone. Empty where a broker does not tell."""
+
+    cluster_id: str = ""
+    topic_id: str = ""
+
+    def differs(self, other: LogId) -> bool:
+        """Whether it is another log, as far as both are known."""
+        pairs = ((self.cluster_id, other.cluster_id), (self.topic_id, other.topic_id))
+        return any(mine and theirs and mine != theirs for mine, theirs in pairs)
+
+    def or_else(self, other: LogId) -> LogId:
+        """With what is not known of it taken from `other`."""
+        return LogId(self.cluster_id or other.cluster_id, self.topic_id or other.topic_id)
+
+    def __str__(self) -> str:
+        return f"topic id {self.topic_id or 'unknown'} on cluster {self.cluster_id or 'unknown'}"
+
+
 class TopicInspector:
-    """Asks the broker about one topic. May be used from any thread.
+    """Asks the broker about the topic of `settings`. May be used from any thread."""
 
-    Args:
-        connection: how to reach it, as librdkafka takes it.
-        group_id: the name to ask under.
-        repair_window: seconds for which the log should keep records at least.
-    """
-
-    def __init__(
-        self, connection: Mapping[str, Any], topic: str, group_id: str, repair_window: float
-    ) -> None:
+    def __init__(self, settings: KafkaSettings) -> None:
         # Only errors: the reading consumer logs the same troubles, and an admin client would warn of settings
         # that concern consumers alone.
-        quiet = {**connection, "log_level": 2}
+        quiet = {**settings.connection(), "log_level": 2}
         self._admin = AdminClient(quiet)
-        self._consumer = Consumer({**quiet, "group.id": group_id})
-        self._topic = topic
-        self._repair_window = repair_window
+        self._consumer = Consumer({**quiet, "group.id": settings.group_id})
+        self._topic = settings.topic
+        self._repair_window = settings.repair_window
         self._warned = False
 
     def close(self) -> None:
@@ -67,6 +80,17 @@ class TopicInspector:
         if bounds is None:
             raise TopicError(f"the bounds of partition {partition} are not known yet")
         return bounds[0], bounds[1]
+
+    def log_id(self, timeout: float) -> LogId:
+        """Which log it is, as far as the broker tells."""
+        try:
+            cluster_id = self._consumer.list_topics(self._topic, timeout=timeout).cluster_id
+            described = self._admin.describe_topics(TopicCollection([self._topic]), request_timeout=timeout)
+            topic_id = described[self._topic].result(timeout).topic_id
+        except Exception as error:
+            logger.debug("the id of topic %r is not known: %s", self._topic, error)
+            return LogId()
+        return LogId(str(cluster_id or ""), str(topic_id or ""))
 
     def check(self, timeout: float) -> None:
         """Refuse a topic that eats its history, and warn once of one that forgets it early.

@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from processor.ingest.source import Position
+from processor.ingest.source import Horizon, Position
 
 MAX_RANGES = 1024
 """Ranges kept for one emitter, over all its incarnations."""
@@ -99,11 +99,13 @@ class SeqRange:
     """Batches `first` to `last` of one incarnation that were not applied.
 
     Attributes:
+        reason: of a lost one; a missing one has it while a batch is held for the consumer that failed.
         last: None for a lost tail: the next batch of the incarnation tells where it ends.
         epoch: of the cursor that the incarnation had.
         since: when it took its state, in seconds.
         exposed_at: the record that showed the gap, None if that did not come from a log.
         absent: how many batches it lacks if several ranges were merged into it, None if all that it spans.
+        horizon: how far the log had been read when the gap showed, None if it did not show in a log.
     """
 
     incarnation: int
@@ -115,6 +117,7 @@ class SeqRange:
     since: float = 0.0
     exposed_at: Position | None = None
     absent: int | None = None
+    horizon: Horizon | None = None
 
     @property
     def batches(self) -> int:
@@ -217,10 +220,12 @@ class RangeSet:
         self._trim(held.since)
         return held
 
-    def lose(self, incarnation: int, first: int, last: int, reason: LossReason, now: float) -> None:
-        """Give up what is missing between `first` and `last`."""
+    def lose(self, incarnation: int, first: int, last: int | None, reason: LossReason, now: float) -> None:
+        """Give up what is missing between `first` and `last` (None: without end)."""
         for index in self._meeting(incarnation, first, last):
-            if self._ranges[index].state is RangeState.MISSING:
+            held = self._ranges[index]
+            # One that has a reason already is being offered to the consumer that failed.
+            if held.state is RangeState.MISSING and held.reason is None:
                 self._move(index, first, last, RangeEvent.VERDICT, now, reason)
         self._trim(now)
 
@@ -281,7 +286,9 @@ class RangeSet:
     def _join(self, index: int) -> None:
         left, right = self._ranges[index : index + 2]
         if left.joins(right):
-            joined = replace(right, first=left.first, since=max(left.since, right.since))
+            horizon = right.horizon.joined(left.horizon) if right.horizon else left.horizon
+            since = max(left.since, right.since)
+            joined = replace(right, first=left.first, since=since, horizon=horizon)
             self._splice(index, index + 2, [joined])
 
     def _trim(self, now: float) -> None:

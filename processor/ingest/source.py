@@ -24,6 +24,30 @@ Mark = Mapping[int, int]
 """Ends of partitions at one instant: partition -> the offset that the next record was going to get."""
 
 
+@dataclass(frozen=True, slots=True)
+class Horizon:
+    """Up to where the log had been read when a gap showed; all that lies behind it is yet to be read live.
+
+    Attributes:
+        read: the next offset to read, by partition.
+        ends: where each partition ended then or later, None while nobody has asked.
+    """
+
+    read: Mark
+    ends: Mark | None = None
+
+    def joined(self, other: Horizon | None) -> Horizon:
+        """What holds for both."""
+        if other is None:
+            return self
+        ends = None if self.ends is None or other.ends is None else _later(self.ends, other.ends)
+        return Horizon(_later(self.read, other.read), ends)
+
+
+def _later(one: Mark, other: Mark) -> Mark:
+    return {p: max(one.get(p, 0), other.get(p, 0)) for p in {**one, **other}}
+
+
 class ReplayCapability(StrEnum):
     """Whether a source can read again what it has read before."""
 

@@ -111,6 +111,11 @@ class Cursor:
             self.partition, offset = position
             self.positions[position[0]] = offset
 
+    def leave_log(self) -> None:
+        """Where records stood means nothing any more."""
+        self.partition = None
+        self.positions.clear()
+
     def note(self, batch: EventBatch) -> None:
         """Remember a batch of the present incarnation that was applied."""
         if batch.event_time > self.last_event_ts:
@@ -136,11 +141,16 @@ class Cursor:
         """The stream as operators see it."""
         missing: list[tuple[int, int]] = []
         lost: list[LostRange] = []
-        missing_batches = lost_batches = 0
+        missing_batches = lost_batches = newest = 0
         for held in self.ranges:
             if held.state is RangeState.MISSING and held.last is not None:
-                missing.append((held.first, held.last))
+                first, incarnation = held.first, held.incarnation
+                if missing and newest == incarnation and missing[-1][1] == first - 1:
+                    # Batches held for a consumer are a range of their own, which shows to nobody.
+                    first = missing.pop()[0]
+                missing.append((first, held.last))
                 missing_batches += held.batches
+                newest = incarnation
             else:
                 lost.append(LostRange(held.first, held.last, held.incarnation, held.reason))
                 lost_batches += held.batches

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -34,11 +35,16 @@ class Reader:
 
     def __init__(self, bootstrap: str, topic: str, **settings: Any) -> None:
         positions = settings.pop("positions", None)
+        restored: Reader | None = settings.pop("restored", None)
         self.recorder = Recorder()
         self.gate = EventGate(Broadcaster([self.recorder]))
         self.source = KafkaEventSource(
             self.gate, Decoder(256), KafkaSettings(bootstrap, topic, **settings), positions=positions
         )
+        if restored is not None:
+            with restored.gate.quiesced():
+                self.gate.restore(json.loads(json.dumps(restored.gate.capture())))
+                self.source.restore(json.loads(json.dumps(restored.source.capture())))
         self.source.start()
 
     def wait_for_end(self, records: int) -> None:
@@ -142,6 +148,24 @@ def test_it_begins_at_the_positions_it_is_given(
     reader = read(kafka_broker.bootstrap, topic, positions={0: 7})
     reader.wait_for_end(10)
     assert reader.recorder.seqs == [8, 9, 10]
+
+
+def test_a_restored_source_goes_on_where_the_captured_one_stood(
+    kafka_broker: RunningBroker, topic: str, read: Callable[..., Reader]
+) -> None:
+    send(kafka_broker, topic, records(range(1, 11)))
+    first = read(kafka_broker.bootstrap, topic)
+    first.wait_for_end(10)
+    first.source.stop()
+    send(kafka_broker, topic, records([11, 12]))
+    second = read(kafka_broker.bootstrap, topic, restored=first)
+    second.wait_for_end(12)
+    assert second.recorder.seqs == [11, 12]
+    assert not second.stream().gap_detected
+    assert second.source.offsets.before("server-1", 1, 8, partition=0) == 6
+    captured = second.source.capture()
+    assert captured["cluster_id"] and captured["topic_id"]
+    assert (captured["positions"], captured["whole"]) == ({"0": 12}, [0])
 
 
 def test_what_cannot_be_decoded_is_skipped_counted_logged_once_and_copied(

@@ -1,0 +1,169 @@
+"""The streams' books: every cursor, what its ranges entail, and what goes out to the consumers because of it.
+
+The gate decides what becomes of a batch; the ledger carries it out and keeps the sums right: how many streams
+have something open, how often a gap showed and went, which consumers are owed a batch. It has no lock: the
+gate's covers it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from processor.batch import Admission, EventBatch
+from processor.ingest.broadcaster import Broadcaster
+from processor.ingest.failures import Failures
+from processor.ingest.outcomes import UnknownStream
+from processor.ingest.ranges import LossReason, RangeState, SeqRange
+from processor.ingest.source import Horizon, Position
+from processor.ingest.stream import Cursor
+from producer.events import EventType
+
+
+class Log(Protocol):
+    """What the gate asks of a log that can be read again."""
+
+    def positions(self) -> dict[int, int]:
+        """The next offset to read of every partition. Must not call the gate."""
+
+
+class Ledger:
+    """The cursors of all streams.
+
+    Attributes:
+        cursors: by `instance_id`.
+        epochs: the latest given out, also of instances that were forgotten.
+        open_streams: how many streams have something open.
+        log: set once there is one.
+        gaps, gaps_cleared, fences: totals since the start.
+        entries: of applied batches.
+    """
+
+    def __init__(self, broadcaster: Broadcaster, clock: Callable[[], float]) -> None:
+        self.cursors: dict[str, Cursor] = {}
+        self.epochs: dict[str, int] = {}
+        self.failures = Failures()
+        self.open_streams = 0
+        self.log: Log | None = None
+        self.gaps = self.gaps_cleared = self.fences = 0
+        self.entries = dict.fromkeys(EventType, 0)
+        self._broadcaster = broadcaster
+        self._clock = clock
+
+    def known(self, instance_id: str) -> Cursor:
+        """The stream of an instance.
+
+        Raises:
+            UnknownStream: there is none.
+        """
+        try:
+            return self.cursors[instance_id]
+        except KeyError:
+            raise UnknownStream(instance_id) from None
+
+    def open(self, instance_id: str, incarnation: int) -> Cursor:
+        """A cursor for an instance that has none."""
+        cursor = Cursor(instance_id, incarnation, self._next_epoch(instance_id))
+        self.cursors[instance_id] = cursor
+        return cursor
+
+    def renew(self, cursor: Cursor, incarnation: int) -> None:
+        """The instance began anew: what was in its memory is gone."""
+        self._fence(cursor.instance_id)
+        cursor.renew(incarnation, self._next_epoch(cursor.instance_id))
+
+    def forget(self, instance_id: str) -> bool:
+        """Fence an instance and drop its cursor; return whether there was one."""
+        self._fence(instance_id)
+        cursor = self.cursors.pop(instance_id, None)
+        if cursor is None:
+            return False
+        cursor.ranges.accept(None, 1, None, closed=True)
+        self.reconcile(cursor)
+        self.failures.forget(instance_id)
+        return True
+
+    def apply(self, cursor: Cursor, batch: EventBatch, epoch: int, *, repaired: bool = False) -> None:
+        """Hand a batch to the consumers that have not had it."""
+        owed = self.failures.take(batch) if repaired and self.failures else None
+        admission = Admission(
+            batch=batch,
+            epoch=epoch,
+            repaired=repaired,
+            l1_void=batch.incarnation != cursor.incarnation,
+            keep_tombstones=cursor.ranges.open > 0,
+            # This stream's own share of the count is as of its last reconciliation.
+            keep_contents=repaired or cursor.ranges.open > 0 or self.open_streams > cursor.had_open,
+        )
+        failed = self._broadcaster.broadcast(admission, None if owed is None else owed.consumers)
+        if owed is None:
+            self.entries[batch.event_type] += len(batch.columns.chunk)
+        if failed:
+            held = self.failures.hold(batch, failed, owed)
+            state = RangeState.MISSING if held else RangeState.LOST
+            reason = LossReason.CONSUMER_FAILED
+            cursor.ranges.add(
+                SeqRange(batch.incarnation, epoch, batch.seq, batch.seq, state, reason, self._clock())
+            )
+
+    def offer_failures_again(self) -> None:
+        """Offer the batches that some consumer did not take once more."""
+        for batch in self.failures.due():
+            cursor = self.cursors[batch.instance_id]
+            held = cursor.ranges.repair(batch.incarnation, batch.seq)
+            if held is None:
+                self.failures.take(batch)
+            else:
+                self.apply(cursor, batch, held.epoch, repaired=True)
+                self.reconcile(cursor)
+
+    def add_range(
+        self,
+        cursor: Cursor,
+        first: int,
+        last: int | None,
+        verdict: LossReason | None,
+        exposed_at: Position | None = None,
+    ) -> None:
+        """Note that batches of the present incarnation are lacking; `reconcile` must follow."""
+        state = RangeState.MISSING if verdict is None else RangeState.LOST
+        horizon = None if self.log is None or verdict is not None else Horizon(self.log.positions())
+        cursor.ranges.add(
+            SeqRange(
+                cursor.incarnation, cursor.epoch, first, last, state, verdict, self._clock(),
+                exposed_at=exposed_at, horizon=horizon,
+            )
+        )  # fmt: skip
+
+    def reconcile(self, cursor: Cursor) -> None:
+        """Draw the consequences of what happened to a stream's ranges."""
+        gap = cursor.ranges.flags(cursor.incarnation)
+        if gap != cursor.gap_detected:
+            cursor.gap_detected = gap
+            self.gaps += gap
+            self.gaps_cleared += not gap
+        has_open = cursor.ranges.open > 0
+        if has_open != cursor.had_open:
+            cursor.had_open = has_open
+            self.open_streams += 1 if has_open else -1
+            if not has_open:
+                self._broadcaster.settle(cursor.instance_id)
+
+    def restore(self, cursors: dict[str, Cursor], epochs: dict[str, int]) -> None:
+        """Take over what a checkpoint held; a gap that it held counts as one that showed now."""
+        self.cursors, self.epochs = cursors, epochs
+        self.failures = Failures()
+        self.open_streams = 0
+        for cursor in cursors.values():
+            cursor.gap_detected = cursor.ranges.flags(cursor.incarnation)
+            cursor.had_open = cursor.ranges.open > 0
+            self.gaps += cursor.gap_detected
+            self.open_streams += cursor.had_open
+
+    def _fence(self, instance_id: str) -> None:
+        self.fences += 1
+        self._broadcaster.fence(instance_id)
+
+    def _next_epoch(self, instance_id: str) -> int:
+        epoch = self.epochs[instance_id] = self.epochs.get(instance_id, 0) + 1
+        return epoch
