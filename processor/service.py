@@ -225,13 +225,16 @@ class Service:
         return render(self._registry, accept)
 
     def _behind(self, status: SourceStatus) -> list[str]:
+        name = status.name
+        if name == "kafka":
+            name = f"kafka at {self.config.kafka_bootstrap_servers}"
         if status.error is not None:
-            return [f"{status.name}: {status.error}"]
+            return [f"{name}: {status.error}"]
         if status.lag_seconds is None:
-            return [f"{status.name}: how far reading is behind is not known yet"]
+            return [f"{name}: how far reading is behind is not known yet"]
         if status.lag_seconds > self.config.max_lag:
             behind = f"{status.lag_seconds:.1f} s behind the end, more than --max-lag {self.config.max_lag:g}"
-            return [f"{status.name}: {behind}"]
+            return [f"{name}: {behind}"]
         return []
 
     def _keep_house(self) -> None:
