@@ -59,7 +59,7 @@ def test_any_delivery_ends_in_the_placements_of_the_history_and_clears_every_gap
     history, _, delivery = drawn
     (_, expected), (gate, directory) = read(history), read(delivery)
     assert placements(directory) == placements(expected)
-    assert not any(stream.gap_detected or stream.holes or stream.conflict for stream in gate.streams.values())
+    assert not any(s.gap_detected or s.holes or s.contradicted for s in gate.streams.values())
 
 
 @given(read_twice(Telling(always=False)))
