@@ -65,7 +65,7 @@ class Service:
     def __init__(self, config: Config, *, clock: Callable[[], float] = time.time) -> None:
         self.config = config
         self._clock = clock
-        self._max_chunks = config.max_chunks or default_max_chunks()
+        self._max_chunks = config.max_chunks or default_max_chunks(config.chunk_size)
         self._directory = KeyDirectory(
             chunk_size=config.chunk_size,
             max_chunks=self._max_chunks,

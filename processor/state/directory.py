@@ -43,6 +43,7 @@ from processor.state.layout import (
     MAX_INSTANCES,
     MAX_SCOPES,
     MAX_SITES,
+    MOST_CHUNKS,
     PLACES,
     REFUSED,
     SHARED_TOMBSTONES,
@@ -65,8 +66,8 @@ logger = logging.getLogger(__name__)
 
 SLICE = 256
 EXPIRE_AT_MOST = 65_536
-BYTES_A_CHUNK = 3_072
-"""What a chunk takes with its tokens, two keys and three placements, rounded up."""
+BYTES_A_CHUNK = 2_048
+"""What a chunk takes beside its tokens, with a few keys and placements, rounded up."""
 
 _EVENTS = {EventType.STORE: STORE, EventType.DELETE: DELETE, EventType.ACCESS: ACCESS}
 _LAYOUT: Final[tuple[Literal["C"], Literal["A"], Literal["W"]]] = ("C", "A", "W")
@@ -111,9 +112,9 @@ class Usage:
     size_bytes: int
 
 
-def default_max_chunks() -> int:
-    """Return how many chunks fit into half of the machine's memory."""
-    return max(machine_memory() // 2 // BYTES_A_CHUNK, 1 << 16)
+def default_max_chunks(chunk_size: int) -> int:
+    """Return how many chunks of so many tokens fit into half of the machine's memory."""
+    return min(max(machine_memory() // 2 // (BYTES_A_CHUNK + 4 * chunk_size), 1), MOST_CHUNKS)
 
 
 class KeyDirectory:
@@ -151,6 +152,8 @@ class KeyDirectory:
         ):
             if value < 1:
                 raise ValueError(f"{field} must be at least 1 (got {value})")
+        if max_chunks > MOST_CHUNKS:
+            raise ValueError(f"max_chunks must be at most {MOST_CHUNKS} (got {max_chunks})")
         self.chunk_size = chunk_size
         self._tables = make_tables(max_chunks, chunk_size)
         self._state = make_state(self._tables, derive_keys(seed or new_seed(), chunk_size, fingerprint_bits))

@@ -214,9 +214,11 @@ def scan_keys(
 
 
 @entry_kernel
-def list_groups(a: NDArray[np.uint64], row: Int, groups: NDArray[np.uint32]) -> Int:
+def list_groups(
+    a: NDArray[np.uint64], chunk: Int, scope: Int, kv_rank: Int, groups: NDArray[np.uint32]
+) -> Int:
     """See `lookup_kernels.list_groups`."""
-    return lookup_kernels.list_groups(_tables(a), row, groups)
+    return lookup_kernels.list_groups(_tables(a), chunk, scope, kv_rank, groups)
 
 
 @entry_kernel

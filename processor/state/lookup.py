@@ -176,12 +176,14 @@ class KeyReader:
     # Under the read lock
 
     def _walk_groups(self, columns: _KeyColumns, groups: list[set[int]]) -> None:
-        for i, row in enumerate(columns.find_any_group(self)):
+        chunks = columns.find_chunks(self, np.zeros(len(groups), np.int32))
+        scopes = columns.scopes(self)
+        for i in np.flatnonzero(chunks).tolist():
+            wanted = chunks[i], scopes[i], columns.kv_ranks[i]
             found = np.zeros(1024, np.uint32)
-            while row and (count := list_groups(self._addresses, row, found)) > len(found):
+            while (count := list_groups(self._addresses, *wanted, found)) > len(found):
                 found = np.zeros(count, np.uint32)
-            if row:
-                groups[i].update(found[:count].tolist())
+            groups[i].update(found[:count].tolist())
 
     def _describe(
         self,
@@ -250,40 +252,33 @@ class _KeyColumns:
         self._digests: NDArray[Any] = np.frombuffer(padded, np.uint64).reshape(-1, 4)
         self._hash_lens = np.fromiter((len(key.chunk_hash) for key in keys), np.uint8)
         self._scopes = [(key.model_name, key.cache_salt) for key in keys]
-        self._kv_ranks = np.fromiter((key.kv_rank for key in keys), np.uint64)
+        self.kv_ranks = np.fromiter((key.kv_rank for key in keys), np.uint64)
         self._groups = np.fromiter((key.object_group_id for key in keys), np.uint32)
 
     def find(self, reader: KeyReader, group: int | None = None) -> NDArray[np.int32]:
         """Return the rows of the live keys, 0 for others; `group` stands in for the keys' own."""
         rows = np.zeros(len(self._scopes), np.int32)
         groups = self._groups if group is None else np.full(len(rows), group, np.uint32)
-        scopes = np.fromiter((reader._scopes.find(scope) for scope in self._scopes), np.int32)
         find_keys(
             reader._addresses,
             self._digests,
             self._hash_lens,
-            scopes,
-            self._kv_ranks,
+            self.scopes(reader),
+            self.kv_ranks,
             groups,
             rows,
         )
         return rows
+
+    def scopes(self, reader: KeyReader) -> NDArray[np.int32]:
+        """Return the numbers of the keys' scopes, 0 where nobody stored under one."""
+        return np.fromiter((reader._scopes.find(scope) for scope in self._scopes), np.int32)
 
     def find_chunks(self, reader: KeyReader, rows: NDArray[np.int32]) -> NDArray[np.int32]:
         """Return the chunks of the keys in `rows`, and of those not held the chunks held under other keys."""
         chunks = np.zeros(len(rows), np.int32)
         find_told_chunks(reader._addresses, self._digests, self._hash_lens, rows, chunks)
         return chunks
-
-    def find_any_group(self, reader: KeyReader) -> list[int]:
-        """Return for each key a row of it in some object group, 0 if there is none."""
-        rows = self.find(reader)
-        for group in reader._groups:
-            if rows.all():
-                break
-            rows = np.where(rows, rows, self.find(reader, group))
-        result: list[int] = rows.tolist()
-        return result
 
 
 def _restrict(info: KeyInfo, tier: int, instance_id: str, backend: str) -> KeyInfo:

@@ -217,22 +217,20 @@ def place_fits(t: Tables, place: Int, tier: Int, instance: Int, site_wanted: NDA
 
 
 @kernel
-def list_groups(t: Tables, row: Int, groups: NDArray[np.uint32]) -> Int:
-    """Write the object groups of live keys that differ from key `row` in nothing else; return how many there
-    are.
+def list_groups(t: Tables, chunk: Int, scope: Int, kv_rank: Int, groups: NDArray[np.uint32]) -> Int:
+    """Write the object groups of a chunk's live keys of one scope and rank; return how many there are.
 
     Walks the chunk's keys: for fleets whose object groups are too many to be asked one by one.
     """
     n = 0
-    key = t.keys[row]
-    other = t.chunks[key.chunk].first_key
-    while other:
-        o = t.keys[other]
-        if o.live and o.scope == key.scope and o.kv_rank == key.kv_rank:
+    row = t.chunks[chunk].first_key
+    while row:
+        key = t.keys[row]
+        if key.live and key.scope == scope and key.kv_rank == kv_rank:
             if n < groups.shape[0]:
-                groups[n] = o.object_group_id
+                groups[n] = key.object_group_id
             n += 1
-        other = o.chunk_next
+        row = key.chunk_next
     return n
 
 
