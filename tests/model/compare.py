@@ -1,4 +1,4 @@
-"""Whether model and engine know the same of everything that anyone may ask, and hold no more rows than they must."""
+"""Whether model and engine know the same of all that anyone may ask, and hold no more rows than they must."""
 
 from __future__ import annotations
 

@@ -1,10 +1,12 @@
 """What the model is told, in the form in which the engine is told it.
 
-The model reads `producer.events` as they are; the processor reads columns. Entries that say the same of the same
-chunk share a row of the chunk columns here, as they do on our own wire.
+The model reads `producer.events` as they are; the processor reads columns. Entries that say the same of the
+same chunk share a row of the chunk columns here, as they do on our own wire.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -42,7 +44,7 @@ def admission(admitted: Admitted) -> Admission:
     )
 
 
-def columns(entries: tuple[CacheEventEntry, ...] | list[CacheEventEntry]) -> BatchColumns:
+def columns(entries: Sequence[CacheEventEntry]) -> BatchColumns:
     chunks: dict[tuple[bytes, bytes, int], int] = {}
     scopes: dict[tuple[str, str], int] = {}
     chunk_of, scope_of = [], []

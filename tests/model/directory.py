@@ -272,7 +272,7 @@ class Directory:
         return found
 
     def usage(self) -> dict[tuple[str, Tier, str, bool], tuple[int, int]]:
-        """Number and bytes of the live placements by (owner, or "" for a shared pool, tier, backend, shared)."""
+        """Number and bytes of the live placements by place, the owner of a shared pool being ""."""
         held: dict[tuple[str, Tier, str, bool], list[int]] = {}
         for place, row in self.rows.items():
             if row.live:

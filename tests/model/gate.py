@@ -75,7 +75,7 @@ class Stream:
     """The last offset heard from on each partition, the latest last."""
     holes: dict[tuple[int, int], Hole] = field(default_factory=dict)
     tails: dict[int, Hole] = field(default_factory=dict)
-    """The log was cut under an incarnation: everything from this hole on may be lost, up to its next batch."""
+    """The log was cut under an incarnation: all from this hole on may be lost, up to its next batch."""
     applied: dict[tuple[int, int], tuple[float, str, int]] = field(default_factory=dict)
 
     @property

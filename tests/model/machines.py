@@ -146,7 +146,7 @@ class Fleet(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.now = 100.0
-        self.streams = {instance: (1, 0) for instance in INSTANCES}
+        self.streams = dict.fromkeys(INSTANCES, (1, 0))
         self.sent: list[Sent] = []
         self.ends = {0: 0, 1: 0}
 
@@ -285,7 +285,8 @@ def query_of(setting: Setting) -> list[int]:
 
 def neighbours(keys: list[ObjectKey]) -> list[ObjectKey]:
     """The keys, and for each one that differs in one field."""
-    return keys + [
+    return [
+        *keys,
         replace(keys[0], chunk_hash=(keys[0].chunk_hash + b"\0")[-32:]),
         replace(keys[0], object_group_id=keys[0].object_group_id ^ 1),
         replace(keys[-1], kv_rank=keys[-1].kv_rank ^ 1 << 32),

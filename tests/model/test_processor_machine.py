@@ -1,4 +1,4 @@
-"""The whole processor against the whole model: the engine's gate feeds the engine's directory, with nothing lent."""
+"""The whole processor against the whole model: the engine's gate feeds the engine's directory."""
 
 from __future__ import annotations
 
