@@ -41,8 +41,8 @@ def serve(prepare: Callable[[Parameters], Round]) -> None:
 def seconds(work: Callable[[], object]) -> float:
     """The processor time that `work` takes.
 
-    What is measured so runs on one thread and waits for nothing, so on an idle machine this is the time by the
-    clock; on a busy one it is still right.
+    What is measured so runs on one thread and waits for nothing: on an idle machine this is the time by the
+    clock, and on a busy one it does not count the neighbours.
     """
     start = time.process_time()
     work()

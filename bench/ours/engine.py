@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import time
 
-from processor.ingest.decode import Decoder
-
 from bench import workload
 from bench.ours.wire import column_record
 from processor.batch import EventBatch
 from processor.ingest.broadcaster import Broadcaster
+from processor.ingest.decode import Decoder
 from processor.ingest.gate import EventGate
 from processor.state.directory import KeyDirectory
 from producer.events import Namespace

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from operator import itemgetter
 from typing import Any
 
@@ -55,6 +55,17 @@ def everything(coordinator: Coordinator, prompts: Iterable[list[int]]) -> dict[s
         for namespace in fleet.NAMESPACES:
             said[f"blend {tokens} for {namespace}"] = matches(coordinator, tokens, namespace)
     return said
+
+
+def results_in(said: dict[str, Any]) -> Iterator[Any]:
+    """What is said of single keys, in the answers of `everything`."""
+    for question, answer in said.items():
+        if question == "keys":
+            yield from answer.values()
+        elif question.startswith("listing"):
+            yield from answer[1]
+        elif question.startswith("tokens"):
+            yield from answer["results"]
 
 
 def placements(coordinator: Coordinator) -> dict[ObjectKey, Any]:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 
+import httpx
 import pytest
-from starlette.testclient import TestClient
+from anyio.from_thread import start_blocking_portal
 
 from api.app import create_app
 from processor.service import Config, Service
 from tests.interop.fleet import CHUNK_SIZE
-from tests.interop.peers import Coordinator, PeerCoordinator, peer_coordinator
+from tests.interop.peers import Coordinator, InProcess, PeerCoordinator, peer_coordinator
 from tests.requirements import PEER_PYTHON
 
 Ours = Callable[[], AbstractContextManager[Coordinator]]
@@ -26,13 +27,15 @@ def peer() -> Iterator[PeerCoordinator]:
 
 
 @pytest.fixture(scope="session")
-def ours() -> Ours:
-    """Makes our coordinator, new and empty, in this process."""
+def ours() -> Iterator[Ours]:
+    """Makes our coordinator without sockets or a housekeeper: a property test needs hundreds of them."""
+    with start_blocking_portal() as portal:
 
-    @contextmanager
-    def make() -> Iterator[Coordinator]:
-        config = Config(chunk_size=CHUNK_SIZE, enable_blend_lookup=True, max_chunks=1_024)
-        with TestClient(create_app(Service(config))) as client:
-            yield Coordinator(client)
+        @contextmanager
+        def make() -> Iterator[Coordinator]:
+            config = Config(chunk_size=CHUNK_SIZE, enable_blend_lookup=True, max_chunks=1_024)
+            transport = InProcess(create_app(Service(config)), portal)
+            with httpx.Client(transport=transport, base_url="http://ours") as client:
+                yield Coordinator(client)
 
-    return make
+        yield make

@@ -266,14 +266,20 @@ def _key_of(stored: _Stored) -> ObjectKey:
 
 _Move = Callable[[_Fleet, _Emitter], None]
 _STEADY: Sequence[_Move] = [_Fleet.store] * 4 + [_Fleet.delete] * 3 + [_Fleet.access, _Fleet.restart]
-_EVERYTHING: Sequence[_Move] = [*_STEADY, _Fleet.config, _Fleet.lose, _Fleet.repeat, _Fleet.depart]
+_EVERYTHING: Sequence[_Move] = [*_STEADY, _Fleet.config, _Fleet.repeat, _Fleet.depart]
+_WITH_LOSSES: Sequence[_Move] = [*_EVERYTHING, _Fleet.lose]
 
 
 @st.composite
 def histories(draw: st.DrawFn) -> History:
-    """Anything that may happen to a fleet, delivered in order."""
-    fleet = _Fleet(draw, every_store_has_tokens=False, contents_change=True)
-    for move, number in draw(_moves(_EVERYTHING)):
+    """Anything that may happen to a fleet, delivered in order.
+
+    Stores without tokens and losses do not meet: while a batch is missing, ours remembers the tokens of a
+    chunk that has lost its last key, for a late store without tokens; LMCache has forgotten them.
+    """
+    losses = draw(st.booleans())
+    fleet = _Fleet(draw, every_store_has_tokens=losses, contents_change=True)
+    for move, number in draw(_moves(_WITH_LOSSES if losses else _EVERYTHING)):
         move(fleet, fleet.emitters[number])
     return History(tuple(fleet.steps))
 

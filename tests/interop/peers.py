@@ -19,6 +19,7 @@ from tempfile import TemporaryFile
 from typing import Any
 
 import httpx
+from anyio.from_thread import BlockingPortal
 
 from tests.waiting import wait_for
 
@@ -52,6 +53,21 @@ class Coordinator:
 
     def delete(self, path: str) -> Answer:
         return _answer(self._client.delete(path))
+
+
+class InProcess(httpx.BaseTransport):
+    """Requests to an ASGI application of this process, which runs on the portal's event loop."""
+
+    def __init__(self, app: Any, portal: BlockingPortal) -> None:
+        self._app = httpx.ASGITransport(app)
+        self._portal = portal
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        return self._portal.call(self._answer, request)
+
+    async def _answer(self, request: httpx.Request) -> httpx.Response:
+        response = await self._app.handle_async_request(request)
+        return httpx.Response(response.status_code, headers=response.headers, content=await response.aread())
 
 
 class PeerCoordinator(Coordinator):
