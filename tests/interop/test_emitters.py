@@ -103,7 +103,9 @@ def heard_all(us: Coordinator) -> bool:
 
 
 def last_seqs(us: Coordinator) -> dict[str, int]:
-    streams = us.get("/streams").body["streams"]
+    answer = us.get("/streams")
+    assert answer.status == 200, answer
+    streams = answer.body["streams"]
     assert not [stream for stream in streams if stream["gap_detected"]]
     return {stream["instance_id"]: stream["last_seq"] for stream in streams}
 
