@@ -32,12 +32,12 @@ DEFAULTS: Final[Mapping[str, str | int]] = {
 }
 """librdkafka settings that properties may replace; the queue's bound is of memory inside a cache server."""
 
-_GUARANTEES: Final[Mapping[str, tuple[str, ...]]] = {
+GUARANTEES: Final[Mapping[str, tuple[str, ...]]] = {
     "enable.idempotence": ("true",),
     "acks": ("all", "-1"),
     "request.required.acks": ("all", "-1"),
 }
-"""Settings that the stream's order and completeness rest on, with the values they may be given."""
+"""Settings that the stream's order and completeness rest on: the values they may be given, ours first."""
 
 logger = logging.getLogger(__name__)
 
@@ -67,8 +67,8 @@ class KafkaSink:
         self._topic = topic
         self._wire = wire
         self._partition = -1 if partition is None else partition
-        self._settings = _settings(bootstrap_servers, properties or {})
-        self._producer = self._new_producer()
+        self._settings = kafka_settings(bootstrap_servers, properties or {})
+        self._producer = new_producer(self._settings)
         self._lock = threading.Lock()
         self._delivered = 0
         self._dropped = 0
@@ -149,7 +149,7 @@ class KafkaSink:
         # was lost shows to readers as a hole; the stream has to go on.
         logger.error("the producer of topic %r failed for good, starting another: %s", self._topic, error)
         self._retire(0.0)
-        self._producer = self._new_producer()
+        self._producer = new_producer(self._settings)
 
     def _retire(self, timeout: float) -> None:
         try:
@@ -157,9 +157,7 @@ class KafkaSink:
         except KafkaException:  # a fatal error, in place of a result
             left = len(self._producer)
         if left:
-            self._producer.purge()
-            with suppress(KafkaException):
-                self._producer.flush(1.0)  # runs the callbacks of what was purged
+            give_up(self._producer)
 
     def _on_delivery(self, error: KafkaError | None, message: Message) -> None:
         with self._lock:
@@ -172,11 +170,20 @@ class KafkaSink:
         level = logging.WARNING if first else logging.DEBUG
         logger.log(level, "topic %r lost a batch of %r: %s", self._topic, message.key(), error)
 
-    def _new_producer(self) -> Producer:
-        try:
-            return Producer(dict(self._settings), logger=logger)
-        except KafkaException as error:
-            raise ValueError(f"librdkafka refuses the settings: {error.args[0].str()}") from error
+
+def new_producer(settings: Mapping[str, str | int], log: logging.Logger = logger) -> Producer:
+    """A producer with such settings; raises ValueError where librdkafka refuses them."""
+    try:
+        return Producer(dict(settings), logger=log)
+    except KafkaException as error:
+        raise ValueError(f"librdkafka refuses the settings: {error.args[0].str()}") from error
+
+
+def give_up(producer: Producer) -> None:
+    """Drop all that a producer has queued or in flight; its callbacks have run on return."""
+    producer.purge()
+    with suppress(KafkaException):
+        producer.flush(1.0)
 
 
 def read_properties(path: Path) -> dict[str, str]:
@@ -197,9 +204,15 @@ def read_properties(path: Path) -> dict[str, str]:
     return properties
 
 
-def _settings(bootstrap_servers: str, properties: Mapping[str, str]) -> dict[str, str | int]:
-    for name, allowed in _GUARANTEES.items():
+def kafka_settings(
+    bootstrap_servers: str,
+    properties: Mapping[str, str],
+    guarantees: Mapping[str, tuple[str, ...]] = GUARANTEES,
+    defaults: Mapping[str, str | int] = DEFAULTS,
+) -> dict[str, str | int]:
+    """Settings for librdkafka; raises ValueError where a property would undo one of the guarantees."""
+    for name, allowed in guarantees.items():
         if properties.get(name, allowed[0]).lower() not in allowed:
             raise ValueError(f"{name} must be {allowed[0]}, got {properties[name]!r}")
-    guarantees = {"enable.idempotence": "true", "acks": "all"}
-    return {**DEFAULTS, **properties, **guarantees, "bootstrap.servers": bootstrap_servers}
+    guaranteed = {name: allowed[0] for name, allowed in guarantees.items()}
+    return {**defaults, **properties, **guaranteed, "bootstrap.servers": bootstrap_servers}

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import ctypes
 import time
 from pathlib import Path
 
-import confluent_kafka
 import pytest
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Message, TopicPartition
 
 from producer.emitter import CacheEventEmitter
 from producer.events import CacheEventBatch, CacheEventEntry, EventType, ObjectKey, Tier
 from producer.sinks.kafka import KafkaSink, read_properties
 from producer.sinks.protocol import PublishError
-from producer.wire import Wire, decode
+from producer.wire import Wire
 from tests.brokers import RunningBroker
+from tests.producer.topics import batches_in, fail_for_good, records
 from tests.waiting import wait_for
 
 NOWHERE = "127.0.0.1:1"
@@ -25,34 +23,6 @@ NOWHERE = "127.0.0.1:1"
 def batch(seq: int, instance_id: str = "server-1", tokens: int = 4) -> CacheEventBatch:
     entry = CacheEventEntry(ObjectKey(seq.to_bytes(32, "big"), "llama", 1), 10, range(tokens), 0)
     return CacheEventBatch(instance_id, 7, seq, EventType.STORE, Tier.L1, "dram", [entry], ts=float(seq))
-
-
-def records(bootstrap: str, topic: str) -> list[Message]:
-    """All records of a topic, in order within each partition."""
-    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "reader", "enable.partition.eof": True})
-    try:
-        unfinished = set(consumer.list_topics(topic, timeout=10).topics[topic].partitions)
-        consumer.assign([TopicPartition(topic, partition, OFFSET_BEGINNING) for partition in unfinished])
-        found: list[Message] = []
-        deadline = time.monotonic() + 20
-        while unfinished:
-            assert time.monotonic() < deadline, f"partitions {unfinished} have no end"
-            message = consumer.poll(0.5)
-            if message is None:
-                continue
-            error = message.error()
-            if error is None:
-                found.append(message)
-            else:
-                assert error.code() == KafkaError._PARTITION_EOF, error
-                unfinished.discard(message.partition())
-        return found
-    finally:
-        consumer.close()
-
-
-def batches_in(messages: list[Message]) -> list[CacheEventBatch]:
-    return [one for message in messages for one in decode(message.value() or b"")]
 
 
 @pytest.mark.parametrize("wire", Wire)
@@ -134,14 +104,6 @@ def test_the_stream_goes_on_after_the_producer_failed_for_good(
     sink.close()
     assert (sink.delivered, sink.dropped) == (3, 0)
     assert [one.seq for one in batches_in(records(kafka_broker.bootstrap, topic))] == [1, 2, 3]
-
-
-def fail_for_good(producer: confluent_kafka.Producer) -> None:
-    """Raise a fatal error inside librdkafka, by a function it has for this and Python does not show."""
-    folder = Path(confluent_kafka.__file__).parent.parent / "confluent_kafka.libs"
-    library = ctypes.CDLL(str(next(folder.glob("librdkafka*.so*"))))
-    handle = ctypes.c_void_p.from_address(id(producer) + object.__basicsize__)
-    assert library.rd_kafka_test_fatal_error(handle, 45, b"as if the order was lost") == 0
 
 
 def test_without_a_broker_batches_wait_and_are_dropped_and_counted_in_the_end() -> None:
