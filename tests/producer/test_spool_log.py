@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import os
-import resource
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -19,6 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from producer.spool.log import SpoolError, SpoolFull, SpoolInUse, SpoolLog
 from producer.spool.segment import HEADER, frame
+from tests.producer.disk import after_crash, files_limited_to, segments
 
 MEBIBYTE = 2**20
 SEGMENT = 256
@@ -38,17 +36,6 @@ def contents(log: SpoolLog) -> dict[int, bytes]:
     """What the log holds by index, as its reader finds it."""
     records = [log.read(index) for index in range(log.first, log.next)]
     return {record.index: record.value for record in records if record is not None}
-
-
-def segments(folder: Path) -> list[Path]:
-    return sorted(folder.glob("*.segment"))
-
-
-def after_crash(folder: Path) -> Path:
-    """The folder as a killed process leaves it: nothing closed, the lock gone."""
-    copy = folder.with_name(folder.name + "-")
-    shutil.copytree(folder, copy)
-    return copy
 
 
 class SpoolMachine(RuleBasedStateMachine):
@@ -236,17 +223,6 @@ def test_at_the_bound_records_are_refused_until_older_ones_have_gone(tmp_path: P
     assert log.append(b"key", bytes(50)) == held
     log.close()
     assert len(contents(opened(tmp_path, max_bytes=1_000))) == held + 1 - held // 2
-
-
-@contextmanager
-def files_limited_to(size: int) -> Iterator[None]:
-    """As on a disk that is full, writes end short at a file's `size` bytes and fail beyond."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 @pytest.mark.parametrize("room", [0, 4, 8, 20, 50, 100])
