@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 from typing import NoReturn
@@ -48,7 +48,8 @@ def run(broker: str, trace: Path | None, *, requests: int, seconds: float, plain
             with local, View(console, plain) as view:
                 return _run(local, workload, view, seconds)
         except KeyboardInterrupt:
-            console.print("stopped; no process is left behind")
+            with suppress(OSError):  # the terminal may be what went away
+                console.print("stopped; no process is left behind")
             return INTERRUPTED
         except (
             ChildError,
@@ -100,8 +101,8 @@ def _refuse(console: Console, message: str) -> int:
 
 @contextmanager
 def _orderly_signals() -> Iterator[None]:
-    """Make SIGTERM end the demo as Ctrl-C does, and let neither interrupt an end that has begun."""
-    numbers = (signal.SIGINT, signal.SIGTERM)
+    """Make SIGTERM and a closed terminal end the demo as Ctrl-C does; none interrupts an end under way."""
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
     def interrupt(number: int, frame: FrameType | None) -> NoReturn:
         for each in numbers:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Final, Self
@@ -69,7 +70,8 @@ class View:
     ) -> None:
         self._situation = None
         if self._live is not None:
-            self._live.stop()
+            with suppress(OSError):  # the terminal may have been closed
+                self._live.stop()
 
     def say(self, text: str, style: str = "") -> None:
         """A line that stays."""

@@ -165,7 +165,7 @@ def test_an_answer_that_differs_from_the_truth_fails_the_run_and_keeps_the_logs(
     assert run.alive() == []
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_ends_the_demo_and_all_it_started(
     number: signal.Signals, folder: Path, runs: list[Run]
 ) -> None:
