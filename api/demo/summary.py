@@ -19,7 +19,7 @@ def print_summary(story: Story, scraper: Scraper, view: View) -> None:
     """What flowed, what was answered, and whether all of it was right."""
     outcome, checker, reuse, scrape = story.outcome, story.checker, story.reuse, scraper.latest
     table = Table.grid(padding=(0, 2))
-    table.add_column(style="bold" if view.look.colour else "", no_wrap=True)
+    table.add_column(style="bold" if view.look.colour else "", no_wrap=True, min_width=12)
     table.add_column(overflow="fold")
     pace = ""
     if story.workload.recorded and not math.isinf(outcome.speed):

@@ -123,7 +123,7 @@ def panel(situation: Situation, look: Look) -> RenderableType:
     scrape, checker, reuse = situation.scraper.latest, situation.checker, situation.reuse
     rate = situation.scraper.rate
     rows = Table.grid(padding=(0, 2), pad_edge=False)
-    rows.add_column(style="bold" if look.colour else "", no_wrap=True)
+    rows.add_column(style="bold" if look.colour else "", no_wrap=True, min_width=9)
     rows.add_column(no_wrap=True, overflow="crop")
     rows.add_row(
         "stream",
