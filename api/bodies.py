@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from api import decoding
 from api.decoding import WHOLE, decoded
-from api.http import RequestError, invalid, query_int
+from api.http import CLOSE, RequestError, invalid, query_int
 from processor.service import DecodeError, Lift
 from producer.events import (
     MAX_TOKEN_ID,
@@ -32,6 +32,9 @@ MAX_TOKEN_IDS: Final = 1_000_000
 """Most tokens of one lookup, as in LMCache."""
 MAX_KEYS: Final = 200_000
 """Most keys of one lookup; as many fit into a body of 32 MB."""
+MAX_REGISTRATION_BYTES: Final = 64 * 1024
+"""Most that a cache server may say of itself; it is kept for as long as the server is registered."""
+MAX_PORT: Final = 65_535
 QUOTE: Final = ord('"')
 
 
@@ -72,6 +75,17 @@ class AcceptLoss(msgspec.Struct):
     last: int | None = None
 
 
+class Registration(msgspec.Struct):
+    """Body of `POST /instances`: where a cache server is; an empty id asks for one."""
+
+    ip: str
+    http_port: int
+    instance_id: str = ""
+    metadata: dict[str, str] = msgspec.field(default_factory=dict)
+    p2p_advertised_url: str = ""
+    mq_port: int = 0
+
+
 @dataclass(frozen=True, slots=True)
 class KeyLookup:
     """A lookup of keys; `spelled` has their hashes as the request spells them."""
@@ -99,6 +113,7 @@ class BlendLookup:
 _LOOKUP = msgspec.json.Decoder(LookupBody, strict=False)
 _BLEND_LOOKUP = msgspec.json.Decoder(BlendLookupBody, strict=False)
 _ACCEPT_LOSS = msgspec.json.Decoder(AcceptLoss, strict=False)
+_REGISTRATION = msgspec.json.Decoder(Registration, strict=False)
 _KEYS = msgspec.json.Decoder(list[EncodedKey], strict=False)
 _TOKENS = msgspec.json.Decoder(list[int], strict=False)
 _TEXT = msgspec.json.Decoder(str)
@@ -160,6 +175,21 @@ def accept_loss_of(body: bytes) -> AcceptLoss:
             raise invalid(("body", name), "Input should be an integer from 0 to 2^63-1", "int_range")
     if asked.first is not None and asked.last is not None and asked.first > asked.last:
         raise invalid(("body",), "Value error, 'first' must not be greater than 'last'")
+    return asked
+
+
+def registration_of(body: bytes) -> Registration:
+    """What a `POST /instances` says of the server that sends it."""
+    if len(body) > MAX_REGISTRATION_BYTES:
+        raise RequestError(413, f"a registration is larger than {MAX_REGISTRATION_BYTES} bytes", CLOSE)
+    _document(body)
+    asked = decoded(_REGISTRATION, body, ("body",))
+    for name in ("instance_id", "ip", "p2p_advertised_url"):
+        setattr(asked, name, getattr(asked, name).strip())
+    if not asked.ip:
+        raise invalid(("body", "ip"), "String should have at least 1 character", "string_too_short", "")
+    _between("http_port", asked.http_port, 1, MAX_PORT)
+    _between("mq_port", asked.mq_port, 0, MAX_PORT)
     return asked
 
 
@@ -257,11 +287,14 @@ def _blend_lookup(
 
 
 def _world_size(value: int) -> int:
-    loc = ("body", "world_size")
-    if value < 1:
-        message = "Input should be greater than or equal to 1"
-        raise invalid(loc, message, "greater_than_equal", max(value, -(2**53)))
-    if value > MAX_WORLD_SIZE:
-        message = f"Input should be less than or equal to {MAX_WORLD_SIZE}"
-        raise invalid(loc, message, "less_than_equal", min(value, 2**53))
+    return _between("world_size", value, 1, MAX_WORLD_SIZE)
+
+
+def _between(name: str, value: int, low: int, high: int) -> int:
+    if value < low:
+        message = f"Input should be greater than or equal to {low}"
+        raise invalid(("body", name), message, "greater_than_equal", max(value, -(2**53)))
+    if value > high:
+        message = f"Input should be less than or equal to {high}"
+        raise invalid(("body", name), message, "less_than_equal", min(value, 2**53))
     return value

@@ -6,7 +6,7 @@ One `Client` keeps its connections open and may be shared between threads. Answe
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 from urllib.parse import quote
@@ -168,6 +168,56 @@ class Pushed(msgspec.Struct, frozen=True):
     stale: int
 
 
+class Registered(msgspec.Struct, frozen=True):
+    """The id under which a cache server is registered, and whether it was before."""
+
+    instance_id: str
+    re_registered: bool
+
+
+class Instance(msgspec.Struct, frozen=True):
+    """A registered cache server."""
+
+    instance_id: str
+    ip: str
+    http_port: int
+    registration_time: float
+    metadata: dict[str, str]
+    p2p_advertised_url: str
+    mq_port: int
+
+
+class CompartmentUsage(msgspec.Struct, frozen=True):
+    """How full a compartment is; without a declared size `capacity_bytes` is 0, and there is no ratio."""
+
+    tier: str
+    backend: str
+    shared: bool
+    used_bytes: int
+    capacity_bytes: int
+    usage_ratio: float | None
+
+
+class InstanceUsage(msgspec.Struct, frozen=True):
+    """How full a server's own compartments are."""
+
+    instance_id: str
+    registered: bool
+    declared_capacity: bool
+    modules: list[CompartmentUsage]
+
+
+class FleetUsage(msgspec.Struct, frozen=True):
+    """How full every server and every shared pool is."""
+
+    instances: list[InstanceUsage]
+    shared_modules: list[CompartmentUsage]
+
+
+class _Instances(msgspec.Struct):
+    instances: list[Instance]
+
+
 class _Matches(msgspec.Struct):
     matches: list[BlendMatch]
 
@@ -295,6 +345,49 @@ class Client:
     def reset(self, instance_id: str) -> None:
         """Fence an emitter and forget its cursor, so that any incarnation may go on."""
         self._send("POST", f"/streams/{_quoted(instance_id)}/reset")
+
+    def register(
+        self,
+        ip: str,
+        http_port: int,
+        *,
+        instance_id: str = "",
+        metadata: Mapping[str, str] | None = None,
+        p2p_advertised_url: str = "",
+        mq_port: int = 0,
+    ) -> Registered:
+        """Enter a cache server, which has to send heartbeats from then on; without an id it is given one."""
+        body = {
+            "instance_id": instance_id,
+            "ip": ip,
+            "http_port": http_port,
+            "metadata": dict(metadata or {}),
+            "p2p_advertised_url": p2p_advertised_url,
+            "mq_port": mq_port,
+        }
+        return self._post("/instances", body, Registered)
+
+    def heartbeat(self, instance_id: str) -> bool:
+        """Say that a cache server lives; if the answer is False, it has to register (again)."""
+        try:
+            self._send("PUT", f"/instances/{_quoted(instance_id)}/heartbeat")
+        except ServerError as error:
+            if error.status == 404:
+                return False
+            raise
+        return True
+
+    def instances(self) -> list[Instance]:
+        """Every registered cache server."""
+        return self._read(self._send("GET", "/instances"), _Instances).instances
+
+    def fleet_usage(self) -> FleetUsage:
+        """How full every server's compartments and the shared pools are."""
+        return self._read(self._send("GET", "/instances/usage"), FleetUsage)
+
+    def usage(self, instance_id: str) -> InstanceUsage:
+        """How full a server's compartments are; a `ServerError` of status 404 if it is not known."""
+        return self._read(self._send("GET", f"/instances/{_quoted(instance_id)}/usage"), InstanceUsage)
 
     def depart(self, instance_id: str) -> None:
         """Fence an instance and forget it."""

@@ -163,6 +163,12 @@ def query_choice(query: Mapping[str, str], name: str, choices: Sequence[str], de
     return text
 
 
+def path_instance_id(request: Request) -> str:
+    """The instance that the path names."""
+    instance_id: str = request.path_params["instance_id"]
+    return instance_id
+
+
 def content_type(request: Request) -> str:
     """The media type of the body, without its parameters, in lower case."""
     return request.headers.get("content-type", "").partition(";")[0].strip().lower()

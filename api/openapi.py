@@ -9,7 +9,7 @@ from functools import cache
 from importlib.metadata import version
 from typing import Any, Final
 
-from api.bodies import MAX_KEYS, MAX_TOKEN_IDS
+from api.bodies import MAX_KEYS, MAX_PORT, MAX_TOKEN_IDS
 from api.http import MAX_BODY_BYTES, MAX_INT
 
 Schema = dict[str, Any]
@@ -195,6 +195,61 @@ SCHEMAS: Final[dict[str, Schema]] = {
             "last_event_ts": {"type": "number"},
         }
     ),
+    "Registration": _object(
+        {
+            "instance_id": {**STRING, "default": "", "description": "Empty to be given one."},
+            "ip": {"type": "string", "pattern": "\\S"},
+            "http_port": {"type": "integer", "minimum": 1, "maximum": MAX_PORT},
+            "metadata": {"type": "object", "additionalProperties": STRING, "default": {}},
+            "p2p_advertised_url": {**STRING, "default": ""},
+            "mq_port": {"type": "integer", "minimum": 0, "maximum": MAX_PORT, "default": 0},
+        },
+        ["ip", "http_port"],
+    ),
+    "Registered": _object({"instance_id": STRING, "re_registered": FLAG}),
+    "Heard": _object({"instance_id": STRING}),
+    "NotRegistered": _object({"error": STRING}),
+    "Instances": _object(
+        {
+            "instances": _list(
+                _object(
+                    {
+                        "instance_id": STRING,
+                        "ip": STRING,
+                        "http_port": COUNT,
+                        "registration_time": {"type": "number"},
+                        "metadata": {"type": "object", "additionalProperties": STRING},
+                        "p2p_advertised_url": STRING,
+                        "mq_port": COUNT,
+                    }
+                )
+            )
+        }
+    ),
+    "CompartmentUsage": _object(
+        {
+            "tier": TIER,
+            "backend": STRING,
+            "shared": FLAG,
+            "used_bytes": COUNT,
+            "capacity_bytes": {**COUNT, "description": "0 where no size was declared."},
+            "usage_ratio": {"type": ["number", "null"]},
+        }
+    ),
+    "InstanceUsage": _object(
+        {
+            "instance_id": STRING,
+            "registered": FLAG,
+            "declared_capacity": FLAG,
+            "modules": _list(_ref("CompartmentUsage")),
+        }
+    ),
+    "FleetUsage": _object(
+        {
+            "instances": _list(_ref("InstanceUsage")),
+            "shared_modules": _list(_ref("CompartmentUsage")),
+        }
+    ),
     "Streams": _object({"streams": _list(_ref("Stream"))}),
     "Range": _object(_RANGE, []),
     "Health": _object({"status": {"const": "healthy"}}),
@@ -349,9 +404,37 @@ def _paths() -> Schema:
                 {**_NOTHING, "404": _error("404")},
             ),
         },
+        "/instances": {
+            "get": _operation("Every registered cache server.", _answers("Instances")),
+            "post": _operation(
+                "Register a cache server, which has to send heartbeats from then on.",
+                _answers("Registered", "408", "413", "422"),
+                requestBody=_body(_json(_ref("Registration"))),
+            ),
+        },
+        "/instances/usage": {
+            "get": _operation("How full every server and shared pool is.", _answers("FleetUsage"))
+        },
         "/instances/{instance_id}": {
             "parameters": [INSTANCE_ID],
             "delete": _operation("Fence the instance and forget it.", _NOTHING),
+        },
+        "/instances/{instance_id}/heartbeat": {
+            "parameters": [INSTANCE_ID],
+            "put": _operation(
+                "Say that a registered cache server lives.",
+                {
+                    **_answers("Heard"),
+                    "404": {
+                        "description": "Not registered, or given up: register again.",
+                        "content": _json(_ref("NotRegistered")),
+                    },
+                },
+            ),
+        },
+        "/instances/{instance_id}/usage": {
+            "parameters": [INSTANCE_ID],
+            "get": _operation("How full a server is.", _answers("InstanceUsage", "404")),
         },
         "/healthz": {"get": _operation("Whether the process lives.", _answers("Health"))},
         "/readyz": {

@@ -29,10 +29,12 @@ from api.http import (
     invalid,
     json_bytes,
     json_response,
+    path_instance_id,
     query_choice,
     query_flag,
     query_int,
 )
+from api.instances import InstanceRoutes
 from api.openapi import document
 from api.token_hasher import TokenHasher
 from processor.service import DecodeError, DirectoryStats, KeyInfo, Service, StreamStatus, UnknownStream
@@ -74,6 +76,7 @@ class Routes:
         self.hasher = TokenHasher(service.config.chunk_size)
         self._pool = pool
         self._bodies = BodyReader()
+        self._instances = InstanceRoutes(service, self._bodies, self._run)
 
     def table(self) -> list[Route]:
         """Every route. An instance id may contain slashes, so what ends in a verb comes first."""
@@ -87,7 +90,7 @@ class Routes:
             Route("/streams/{instance_id:anything}/accept-loss", self.accept_loss, methods=["POST"]),
             Route("/streams/{instance_id:anything}/reset", self.reset, methods=["POST"]),
             Route("/streams/{instance_id:anything}", self.stream, methods=["GET"]),
-            Route("/instances/{instance_id:anything}", self.depart, methods=["DELETE"]),
+            *self._instances.table(),
             Route("/healthz", self.healthz, methods=["GET"]),
             Route("/readyz", self.readyz, methods=["GET"]),
             Route("/metrics", self.metrics, methods=["GET"]),
@@ -157,7 +160,7 @@ class Routes:
 
     async def stream(self, request: Request) -> Response:
         """One emitter's stream."""
-        status = await self._run(True, _known, self.service.stream, _instance_id(request))
+        status = await self._run(True, _known, self.service.stream, path_instance_id(request))
         return json_response(_stream(status))
 
     async def accept_loss(self, request: Request) -> Response:
@@ -168,7 +171,7 @@ class Routes:
             True,
             _known,
             self.service.accept_loss,
-            _instance_id(request),
+            path_instance_id(request),
             asked.incarnation,
             asked.first,
             asked.last,
@@ -177,12 +180,7 @@ class Routes:
 
     async def reset(self, request: Request) -> Response:
         """Fence an emitter, forget its cursor and let any incarnation in."""
-        await self._run(True, _known, self.service.reset, _instance_id(request))
-        return Response(status_code=204)
-
-    async def depart(self, request: Request) -> Response:
-        """Fence an instance and forget it; done again, it does nothing."""
-        await self._run(True, self.service.drop_instance, _instance_id(request))
+        await self._run(True, _known, self.service.reset, path_instance_id(request))
         return Response(status_code=204)
 
     async def healthz(self, request: Request) -> Response:
@@ -308,11 +306,6 @@ def _stream(status: StreamStatus) -> dict[str, object]:
 def _stats(stats: DirectoryStats) -> dict[str, object]:
     """The counts that LMCache's answer has; the others are metrics."""
     return {name: getattr(stats, name) for name in _STATS_FIELDS}
-
-
-def _instance_id(request: Request) -> str:
-    instance_id: str = request.path_params["instance_id"]
-    return instance_id
 
 
 def _known(call: Callable[..., Result], instance_id: str, *arguments: Any) -> Result:

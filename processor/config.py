@@ -61,6 +61,8 @@ class Config:
     repair_window: float = _setting(3600.0, "How long a lost batch may still turn up and repair its gap.")
     clock_skew: float = _setting(60.0, "How far the clocks of the cache servers may lie apart.")
     max_lag: float = _setting(10.0, "Ready only if no more than this behind the end of the topic.")
+    instance_timeout: float = _setting(30.0, "A registered server not heard from for this long is given up.")
+    health_check_interval: float = _setting(10.0, "Time from one look for such servers to the next; 0: none.")
     timeout_keep_alive: int = _setting(10, "How long an idle HTTP connection is kept.")
     disable_metrics: bool = _setting(False, "Answer 404 on /metrics.")
     log_level: str = _setting("info", "debug, info, warning or error.")
@@ -71,8 +73,10 @@ class Config:
         self._within("blend_probe_stride", 1, 2**31 - 1)
         self._within("max_chunks", 0, MAX_CHUNKS_CEILING)
         self._within("timeout_keep_alive", 1, 86_400)
-        for name in ("repair_window", "clock_skew", "max_lag"):
+        for name in ("repair_window", "clock_skew", "max_lag", "health_check_interval"):
             self._within(name, 0.0, math.inf)
+        if not self.instance_timeout > 0:
+            raise ConfigError(f"{flag_of('instance_timeout')} must be > 0, got {self.instance_timeout}")
         self._one_of("event_transport", TRANSPORTS)
         self._one_of("hash_algorithm", ("blake3",))
         self._one_of("log_level", LOG_LEVELS)

@@ -64,6 +64,8 @@ TABLE: Final[dict[str, Kind]] = {
     "missing_batches": Kind("gauge", "Batches of the emitter that are being looked for.", ("instance_id",)),
     "lost_batches": Kind("gauge", "Batches of the emitter that were given up.", ("instance_id",)),
     "stream_conflict": Kind("gauge", "1 while two processes seem to use the instance_id.", ("instance_id",)),
+    "registered_instances": Kind("gauge", "Cache servers that are registered."),
+    "instance_timeouts_total": Kind("counter", "Registered cache servers given up as not heard from."),
     "gaps_total": Kind("counter", "Times that an emitter's stream came to lack batches."),
     "gaps_cleared_total": Kind("counter", "Times that an emitter's stream ceased to lack any."),
     "ingest_batches_total": Kind("counter", "Batches by outcome; undecodable counts records.", ("result",)),
@@ -205,6 +207,8 @@ class Snapshot:
 
     ready: bool
     streams: list[StreamStatus]
+    registered: int
+    timeouts: int
     counters: GateCounters
     consumer_failures: dict[str, int]
     sources: list[SourceStatus]
@@ -293,6 +297,8 @@ def _stream_metrics(taken: Snapshot) -> Iterator[Metric]:
     yield _labelled("missing_batches", (((s.instance_id,), s.missing_batches) for s in streams))
     yield _labelled("lost_batches", (((s.instance_id,), s.lost_batches) for s in streams))
     yield _labelled("stream_conflict", (((s.instance_id,), float(s.conflict)) for s in streams))
+    yield _plain("registered_instances", taken.registered)
+    yield _plain("instance_timeouts_total", taken.timeouts)
     yield _plain("gaps_total", taken.counters.gaps)
     yield _plain("gaps_cleared_total", taken.counters.gaps_cleared)
 

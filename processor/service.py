@@ -1,6 +1,8 @@
 """One processor: builds the parts, runs them, and is all that `api` sees of them.
 
     sources --> gate --> broadcaster --> directory, capacities, meter
+                 ^
+    membership --+
 
 Start and stop are ordered: a source is the first to go, so that nothing is offered to parts that have
 stopped. Between them a thread keeps house once a second (ranges past their time, failed batches,
@@ -13,7 +15,8 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+import uuid
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,9 +30,12 @@ from processor.ingest.http_source import HttpEventSource
 from processor.ingest.kafka_source import KafkaEventSource, KafkaSettings
 from processor.ingest.lifting import Lift
 from processor.ingest.source import EventSource, SourceStatus
+from processor.membership import Membership
 from processor.metrics import BlendMeter, Meter, Snapshot, make_registry, render
 from processor.state.capacity import CapacityRegistry
 from processor.state.directory import DirectoryStats, KeyDirectory, KeyInfo, Match, default_max_chunks
+from processor.state.registry import Instance
+from processor.state.usage import FleetUsage, InstanceUsage, fleet_usage, instance_usage
 from processor.warmup import warm_up
 from producer.events import Namespace, ObjectKey, Tier
 
@@ -37,7 +43,10 @@ __all__ = [
     "Config",
     "DecodeError",
     "DirectoryStats",
+    "FleetUsage",
     "IngestSummary",
+    "Instance",
+    "InstanceUsage",
     "KeyInfo",
     "Lift",
     "LostRange",
@@ -87,6 +96,14 @@ class Service:
         self._sources: list[EventSource] = [self._push] if config.push_enabled else []
         if self._kafka is not None:
             self._sources.append(self._kafka)
+        self._membership = Membership(
+            self._gate,
+            self._capacities,
+            self._kafka,
+            timeout=config.instance_timeout,
+            interval=config.health_check_interval,
+            ready=lambda: not self.not_ready(),
+        )
         self._refused_bodies = 0
         self._started = False
         self._warned: list[str] = []
@@ -111,11 +128,13 @@ class Service:
         except ValueError as error:
             raise ConfigError(f"--kafka-config: {error}") from None
         self._housekeeper.start()
+        self._membership.start()
         self._started = True
 
     def stop(self) -> None:
         """End reading and let go of everything. May be called twice, and without a start."""
         self._started = False
+        self._membership.stop()
         for source in self._sources:
             source.stop()
         self._ending.set()
@@ -195,12 +214,52 @@ class Service:
         self._gate.reset(instance_id)
         logger.info("stream of %s reset", instance_id)
 
+    def register(
+        self,
+        instance_id: str,
+        ip: str,
+        http_port: int,
+        *,
+        metadata: Mapping[str, str] | None = None,
+        p2p_advertised_url: str = "",
+        mq_port: int = 0,
+    ) -> tuple[str, bool]:
+        """A cache server joins the fleet; from now on it has to be heard from.
+
+        Returns:
+            its id, made up if it gave none; whether it was registered already.
+        """
+        name = instance_id or f"mp-{uuid.uuid4().hex}"
+        entry = Instance(
+            name, ip, http_port, self._clock(), dict(metadata or {}), p2p_advertised_url, mq_port
+        )
+        return name, self._membership.register(entry)
+
+    def heartbeat(self, instance_id: str) -> bool:
+        """A cache server lives; returns whether it is registered."""
+        return self._membership.registry.heard(instance_id)
+
     def drop_instance(self, instance_id: str) -> None:
         """An instance left the fleet: its memory is gone, and records from before now no longer count."""
-        mark = self._kafka.end_offsets() if self._kafka is not None else None
-        if self._gate.drop_instance(instance_id, mark):
-            logger.info("instance %s departed", instance_id)
-        self._capacities.forget(instance_id)
+        self._membership.depart(instance_id)
+
+    def instances(self) -> list[Instance]:
+        """Every registered cache server."""
+        return self._membership.registry.instances()
+
+    def fleet_usage(self) -> FleetUsage:
+        """How full the compartments of every server and the shared pools are."""
+        registered = [instance.instance_id for instance in self.instances()]
+        return fleet_usage(self._directory.usage(), self._capacities.get_all(), registered)
+
+    def instance_usage(self, instance_id: str) -> InstanceUsage | None:
+        """How full a server's compartments are; None if nothing is known of it."""
+        return instance_usage(
+            instance_id,
+            self._directory.usage(),
+            self._capacities.get(instance_id),
+            instance_id in self._membership.registry,
+        )
 
     def not_ready(self) -> list[str]:
         """Why answers may lack what the stream has said already; empty once they do not."""
@@ -257,6 +316,8 @@ class Service:
         return Snapshot(
             ready=not self.not_ready(),
             streams=self._gate.streams(),
+            registered=len(self._membership.registry),
+            timeouts=self._membership.timeouts,
             counters=self._gate.counters(),
             consumer_failures=dict(self._broadcaster.failures),
             sources=[source.status() for source in self._sources],

@@ -19,6 +19,7 @@ def test_the_defaults_are_those_of_lmcaches_coordinator() -> None:
     )
     assert (config.event_transport, config.kafka_topic) == ("http", "lmcache-cache-events")
     assert config.timeout_keep_alive == 10
+    assert (config.instance_timeout, config.health_check_interval) == (30.0, 10.0)
 
 
 @pytest.mark.parametrize(
@@ -32,6 +33,9 @@ def test_the_defaults_are_those_of_lmcaches_coordinator() -> None:
         ("timeout_keep_alive", 0),
         ("repair_window", -1.0),
         ("max_lag", math.nan),
+        ("instance_timeout", 0.0),
+        ("instance_timeout", math.nan),
+        ("health_check_interval", -1.0),
         ("event_transport", "pigeon"),
         ("hash_algorithm", "md5"),
         ("log_level", "loud"),

@@ -1,0 +1,137 @@
+"""Who belongs to the fleet: servers register, show that they live, and depart or are given up.
+
+A departure does the same whoever finds it out, the server itself or the health check: the server is struck
+off, its memory is fenced, its stream and what it declared are forgotten. With Kafka the departure overtakes
+records that are still in the log, so it leaves a mark: the end of every partition at that moment. What the
+log holds of the server before it no longer counts, until the server registers again.
+
+Every change is made with the gate held, so that no batch and no checkpoint falls between a server's entry
+and its mark. Heartbeats change nothing there and do not wait for it.
+
+Only who registered can time out: an emitter that never did sends no heartbeats to miss. The time begins
+when the service is ready first, since until then nobody could be sure to be heard.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+from processor.ingest.gate import EventGate
+from processor.ingest.source import Mark
+from processor.state.capacity import CapacityRegistry
+from processor.state.registry import Instance, Registry
+
+logger = logging.getLogger(__name__)
+
+
+class Log(Protocol):
+    """A source whose records a departure can overtake."""
+
+    def end_offsets(self) -> Mark:
+        """The end of every partition at this moment."""
+
+
+class Membership:
+    """The servers of the fleet; all methods may be called from any thread.
+
+    Args:
+        log: where the events come from, None if they do not come from a log.
+        timeout: seconds without a heartbeat after which a server is given up.
+        interval: seconds from one health check to the next; 0 for none.
+        ready: whether the service is; asked until it is for the first time.
+        clock: monotonic seconds.
+
+    Attributes:
+        registry: who is registered.
+        timeouts: how many servers were given up.
+    """
+
+    def __init__(
+        self,
+        gate: EventGate,
+        capacities: CapacityRegistry,
+        log: Log | None,
+        *,
+        timeout: float,
+        interval: float,
+        ready: Callable[[], bool],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.registry = Registry(clock)
+        self.timeouts = 0
+        self._gate = gate
+        self._capacities = capacities
+        self._log = log
+        self._timeout = timeout
+        self._interval = interval
+        self._ready = ready
+        self._clock = clock
+        self._began: float | None = None
+        self._ending = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="health-check", daemon=True)
+
+    def start(self) -> None:
+        """Begin with the health checks."""
+        if self._interval > 0:
+            self._thread.start()
+
+    def stop(self) -> None:
+        """End them. May be called twice, and without a start."""
+        self._ending.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def register(self, instance: Instance) -> bool:
+        """A server joins, or says again that it is there; return whether it was registered already."""
+        with self._gate.quiesced():
+            again = self.registry.register(instance)
+            self._gate.register_instance(instance.instance_id)
+        logger.info("instance %s registered at %s:%d", instance.instance_id, instance.ip, instance.http_port)
+        return again
+
+    def depart(self, instance_id: str) -> None:
+        """A server left; nothing happens if it was never heard of."""
+        mark = self._mark()
+        with self._gate.quiesced():
+            known = self._drop(instance_id, mark)
+        if known:
+            logger.info("instance %s departed", instance_id)
+
+    def check(self) -> list[str]:
+        """Give up the servers that were not heard from for too long; return their ids."""
+        if self._began is None:
+            if not self._ready():
+                return []
+            self._began = self._clock()
+        if not self.registry.silent(self._timeout, self._began):
+            return []
+        mark = self._mark()
+        with self._gate.quiesced():
+            # Asked anew: the broker took its time to tell the mark, and who was heard meanwhile stays.
+            silent = self.registry.silent(self._timeout, self._began)
+            for instance_id in silent:
+                self._drop(instance_id, mark)
+        self.timeouts += len(silent)
+        for instance_id in silent:
+            logger.warning("instance %s was not heard from for %g s: given up", instance_id, self._timeout)
+        return silent
+
+    def _drop(self, instance_id: str, mark: Mark | None) -> bool:
+        registered = self.registry.deregister(instance_id)
+        self._capacities.forget(instance_id)
+        return self._gate.drop_instance(instance_id, mark) or registered
+
+    def _mark(self) -> Mark | None:
+        return None if self._log is None else self._log.end_offsets()
+
+    def _run(self) -> None:
+        while not self._ending.wait(self._interval):
+            try:
+                self.check()
+            except Exception:
+                # One bad round must not end all the later ones.
+                logger.exception("the health check failed")
