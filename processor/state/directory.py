@@ -207,8 +207,6 @@ class KeyDirectory:
                 self._tables.meta[ZEROED] += 1
                 self._refuse(len(columns), error)
                 return
-        if site == 0 and event == DELETE:
-            return
         write = Write(
             event, site, batch.shared, instance, batch.incarnation, batch.generation, batch.event_time,
             admission.epoch, batch.seq, tombstones, void, admission.keep_contents, self.blend.enabled,

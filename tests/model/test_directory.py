@@ -93,6 +93,16 @@ def test_what_an_older_incarnation_had_in_memory_comes_late(story: list[CacheEve
     pair.compare()
 
 
+def test_what_lies_dormant_goes_with_the_next_word_on_its_chunk_once_nothing_is_missing() -> None:
+    pair = Pair()
+    pair.hear([batch(1, 2, STORE, [FIRST], tokens=TEXT)])
+    pair.gate.reset("a")
+    pair.compare()
+    assert pair.model.contents
+    pair.hear([batch(1, 1, DELETE, [SECOND], L2)])
+    assert not pair.model.contents
+
+
 def test_copies_in_other_groups_are_found_in_a_fleet_of_many_groups() -> None:
     pair = Pair()
     many = [ObjectKey(b"d", "m", RANK, group) for group in range(200)]

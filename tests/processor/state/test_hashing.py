@@ -24,7 +24,7 @@ tokens = st.lists(
 
 @settings(deadline=None)
 @given(tokens)
-def test_the_polynomial_is_the_sum_of_tokens_times_powers_of_the_base(window: np.ndarray) -> None:  # type: ignore[type-arg]
+def test_the_polynomial_is_the_sum_of_tokens_times_powers_of_the_base(window: np.ndarray) -> None:
     base = int(KEYS.powers[1])
     expected = sum(token * pow(base, j, MODULUS) for j, token in enumerate(window.tolist())) % MODULUS
     assert int(polynomial(KEYS.powers, window, 0, WIDTH)) == expected
@@ -51,7 +51,7 @@ def test_a_query_gives_each_window_the_polynomial_that_its_content_has(begin: in
 @settings(deadline=None)
 @given(tokens, st.integers(0, WIDTH - 1), st.integers(1, 2**32 - 1))
 def test_windows_that_differ_in_one_token_have_different_fingerprints(
-    window: np.ndarray,  # type: ignore[type-arg]
+    window: np.ndarray,
     place: int,
     change: int,
 ) -> None:
