@@ -9,7 +9,7 @@ from typing import Final
 from rich.markup import escape
 from rich.table import Table
 
-from api.client import BlendMatch, LookedUp, Stream
+from api.answers import BlendMatch, LookedUp, Stream
 
 SHOWN_HASH_CHARS: Final = 16
 

@@ -15,7 +15,8 @@ from typing import Final
 
 import numpy as np
 
-from api.client import Client, Key, LookedUp, Placement
+from api.answers import Key, LookedUp, Placement
+from api.client import Client
 from api.demo.oracle import Match, Oracle, Place, reused
 from api.demo.workload import CHUNK_TOKENS, Request
 from producer.events import ObjectKey

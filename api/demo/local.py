@@ -14,7 +14,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from api.client import Client, ServerError, ServerUnavailable, Stream
+from api.answers import Stream
+from api.client import Client, ServerError, ServerUnavailable
 from api.demo.children import Child, ServerProcess
 from api.demo.messages import Message, Recipe, Report, Start
 from api.demo.workload import CHUNK_TOKENS
