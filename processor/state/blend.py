@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 
 from processor.state.entry_kernels import State, probe, resolve
 from processor.state.hashing_kernels import BLOCK_WINDOWS
-from processor.state.interning import Interner
 from processor.state.layout import (
     FILTER_SHIFT,
     FILTER_VERSION,
@@ -27,7 +26,7 @@ from processor.state.layout import (
     OCCUPANTS,
 )
 from processor.state.lookup_kernels import Cursors, Matches, Survivors, grow_cursors
-from processor.state.rwlock import RWLock
+from processor.state.parts import Parts
 from producer.events import Namespace
 
 SURVIVORS = 16_384
@@ -68,20 +67,12 @@ class BlendIndex:
         stride: tokens between two positions that are looked at; 1 finds everything.
     """
 
-    def __init__(
-        self,
-        state: State,
-        lock: RWLock,
-        scopes: Interner[tuple[str, str]],
-        *,
-        enabled: bool,
-        stride: int,
-    ) -> None:
-        self.enabled = enabled
-        self._state = state
-        self._chunk_size = state.tables.tokens.shape[1]
-        self._lock = lock
-        self._scopes = scopes
+    def __init__(self, parts: Parts, *, stride: int) -> None:
+        self.enabled = parts.blend
+        self._state = parts.state
+        self._chunk_size = parts.state.tables.tokens.shape[1]
+        self._lock = parts.lock
+        self._scopes = parts.scopes
         self._stride = stride
         self._local = threading.local()
 

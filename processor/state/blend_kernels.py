@@ -16,9 +16,13 @@ from processor.state.filter_kernels import filter_add, filter_drop
 from processor.state.hashing import HashKeys
 from processor.state.hashing_kernels import fingerprint, hash_words, polynomial
 from processor.state.layout import (
+    CHUNKS,
     CLAIMS,
     CONTENTS,
     FREE,
+    HELD_COUNT,
+    HELD_FIRST,
+    HELD_LAST,
     HIGH_WATER,
     INDEXED_CLAIMS,
     INDEXED_CONTENTS,
@@ -27,11 +31,13 @@ from processor.state.layout import (
     ORDER,
     POSTS,
     SERIAL,
+    TOKEN_LINK_LANE,
     TOKENS,
+    TOKENS_HELD,
     USED,
     Tables,
 )
-from processor.state.table_kernels import chain, free_row, link, take_row, unlink
+from processor.state.table_kernels import chain, free_row, link, mark_cell, mark_row, take_row, unlink
 from processor.state.treap_kernels import treap_insert, treap_remove
 
 
@@ -46,17 +52,25 @@ def take_token_row(t: Tables) -> Int:
         row = t.meta[TOKENS + HIGH_WATER]
         t.meta[TOKENS + HIGH_WATER] = row + 1
     t.token_next[row] = 0
+    mark_row(t, TOKENS, row)
+    mark_cell(t, TOKEN_LINK_LANE, row)
     return row
 
 
 @kernel
 def free_token_rows(t: Tables, row: Int) -> None:
-    """Give the rows of one content's tokens back."""
+    """Give the rows of one content's tokens back; while a checkpoint reads them, nobody may take them."""
+    held = t.meta[TOKENS_HELD]
+    free = HELD_FIRST if held else TOKENS + FREE
+    if held and t.meta[HELD_FIRST] == 0:
+        t.meta[HELD_LAST] = row
     while row:
         after = t.token_next[row]
-        t.token_next[row] = t.meta[TOKENS + FREE]
-        t.meta[TOKENS + FREE] = row
-        t.meta[TOKENS + USED] -= 1
+        t.token_next[row] = t.meta[free]
+        t.meta[free] = row
+        mark_cell(t, TOKEN_LINK_LANE, row)
+        t.meta[TOKENS + USED] -= 1 - held
+        t.meta[HELD_COUNT] += held
         row = after
 
 
@@ -133,9 +147,10 @@ def hold_content(t: Tables, k: HashKeys, tokens: NDArray[np.uint32], start: Int)
             t, t.contents[row].token_row, tokens, start, width
         ):
             t.contents[row].refs += 1
+            mark_row(t, CONTENTS, row)
             return row
         row = t.contents[row].next
-    row = take_row(t.meta, CONTENTS, t.contents)
+    row = take_row(t, CONTENTS, t.contents)
     t.meta[SERIAL] += 1
     t.contents[row].fingerprint = f
     t.contents[row].polynomial = polynomial(k.powers, tokens, start, width)
@@ -144,7 +159,7 @@ def hold_content(t: Tables, k: HashKeys, tokens: NDArray[np.uint32], start: Int)
     t.contents[row].token_row = write_tokens(t, tokens, start, width)
     t.contents[row].refs = 1
     t.contents[row].occupants = 0
-    link(t.meta, CONTENTS, t.content_buckets, t.contents, row)
+    link(t, CONTENTS, t.content_buckets, t.contents, row)
     return row
 
 
@@ -152,10 +167,11 @@ def hold_content(t: Tables, k: HashKeys, tokens: NDArray[np.uint32], start: Int)
 def release_content(t: Tables, row: Int) -> None:
     """Drop a reference; a content without any is forgotten with its tokens."""
     t.contents[row].refs -= 1
+    mark_row(t, CONTENTS, row)
     if t.contents[row].refs == 0:
         free_token_rows(t, t.contents[row].token_row)
-        unlink(t.meta, CONTENTS, t.content_buckets, t.contents, row)
-        free_row(t.meta, CONTENTS, t.contents, row)
+        unlink(t, CONTENTS, t.content_buckets, t.contents, row)
+        free_row(t, CONTENTS, t.contents, row)
 
 
 @kernel
@@ -166,15 +182,16 @@ def hang_claim(t: Tables, k: HashKeys, claim: Int) -> None:
     namespace = t.claims[claim].namespace
     post = find_post(t, k, content, namespace)
     if post == 0:
-        post = take_row(t.meta, POSTS, t.posts)
+        post = take_row(t, POSTS, t.posts)
         t.posts[post].content = content
         t.posts[post].namespace = namespace
         t.posts[post].root = 0
         t.posts[post].hash = hash_words(k.table, content, namespace, 1, 0, 0)
-        link(t.meta, POSTS, t.post_buckets, t.posts, post)
+        link(t, POSTS, t.post_buckets, t.posts, post)
     t.claims[claim].order = t.chunks[chunk].order
     t.claims[claim].post = post
-    t.posts[post].root = treap_insert(t.claims, t.posts[post].root, claim)
+    mark_row(t, POSTS, post)
+    t.posts[post].root = treap_insert(t, t.posts[post].root, claim)
     t.meta[INDEXED_CLAIMS] += 1
     t.namespace_claims[namespace] += 1
     if t.namespace_claims[namespace] == 1:
@@ -187,10 +204,11 @@ def unhang_claim(t: Tables, claim: Int) -> None:
     post = t.claims[claim].post
     namespace = t.claims[claim].namespace
     t.claims[claim].post = 0
-    t.posts[post].root = treap_remove(t.claims, t.posts[post].root, claim)
+    mark_row(t, POSTS, post)
+    t.posts[post].root = treap_remove(t, t.posts[post].root, claim)
     if t.posts[post].root == 0:
-        unlink(t.meta, POSTS, t.post_buckets, t.posts, post)
-        free_row(t.meta, POSTS, t.posts, post)
+        unlink(t, POSTS, t.post_buckets, t.posts, post)
+        free_row(t, POSTS, t.posts, post)
     t.meta[INDEXED_CLAIMS] -= 1
     t.namespace_claims[namespace] -= 1
     if t.namespace_claims[namespace] == 0:
@@ -205,6 +223,8 @@ def index_chunk(t: Tables, k: HashKeys, chunk: Int) -> None:
         return
     t.meta[ORDER] += 1
     row.order = t.meta[ORDER]
+    mark_row(t, CHUNKS, chunk)
+    mark_row(t, CONTENTS, row.content)
     t.meta[OCCUPANTS] += 1
     t.contents[row.content].occupants += 1
     if t.contents[row.content].occupants == 1:
@@ -227,6 +247,8 @@ def unindex_chunk(t: Tables, k: HashKeys, chunk: Int) -> None:
         unhang_claim(t, claim)
         claim = t.claims[claim].chunk_next
     row.order = 0
+    mark_row(t, CHUNKS, chunk)
+    mark_row(t, CONTENTS, row.content)
     t.meta[OCCUPANTS] -= 1
     t.contents[row.content].occupants -= 1
     if t.contents[row.content].occupants == 0:
@@ -253,8 +275,9 @@ def add_claim(t: Tables, k: HashKeys, chunk: Int, namespace: Int) -> None:
     claim = find_claim(t, h, chunk, namespace)
     if claim:
         t.claims[claim].keys += 1
+        mark_row(t, CLAIMS, claim)
         return
-    claim = take_row(t.meta, CLAIMS, t.claims)
+    claim = take_row(t, CLAIMS, t.claims)
     t.claims[claim].chunk = chunk
     t.claims[claim].namespace = namespace
     t.claims[claim].keys = 1
@@ -265,8 +288,10 @@ def add_claim(t: Tables, k: HashKeys, chunk: Int, namespace: Int) -> None:
     t.claims[claim].chunk_next = first
     if first:
         t.claims[first].chunk_prev = claim
+        mark_row(t, CLAIMS, first)
     t.chunks[chunk].first_claim = claim
-    link(t.meta, CLAIMS, t.claim_buckets, t.claims, claim)
+    mark_row(t, CHUNKS, chunk)
+    link(t, CLAIMS, t.claim_buckets, t.claims, claim)
     if t.chunks[chunk].order:
         hang_claim(t, k, claim)
 
@@ -276,6 +301,7 @@ def drop_claim(t: Tables, k: HashKeys, chunk: Int, namespace: Int) -> None:
     """Discount a key that died; with its namespace's last one the claim goes."""
     claim = find_claim(t, hash_words(k.table, chunk, namespace, 2, 0, 0), chunk, namespace)
     t.claims[claim].keys -= 1
+    mark_row(t, CLAIMS, claim)
     if t.claims[claim].keys:
         return
     if t.claims[claim].post:
@@ -284,9 +310,12 @@ def drop_claim(t: Tables, k: HashKeys, chunk: Int, namespace: Int) -> None:
     after = t.claims[claim].chunk_next
     if before:
         t.claims[before].chunk_next = after
+        mark_row(t, CLAIMS, before)
     else:
         t.chunks[chunk].first_claim = after
+        mark_row(t, CHUNKS, chunk)
     if after:
         t.claims[after].chunk_prev = before
-    unlink(t.meta, CLAIMS, t.claim_buckets, t.claims, claim)
-    free_row(t.meta, CLAIMS, t.claims, claim)
+        mark_row(t, CLAIMS, after)
+    unlink(t, CLAIMS, t.claim_buckets, t.claims, claim)
+    free_row(t, CLAIMS, t.claims, claim)

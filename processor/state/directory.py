@@ -34,6 +34,7 @@ from processor.state.layout import (
     CAPACITY,
     CHUNKS,
     DORMANT,
+    KEEP_CONTENTS,
     KEYS,
     L1_BYTES,
     L1_COUNT,
@@ -57,6 +58,7 @@ from processor.state.layout import (
 )
 from processor.state.lookup import KeyInfo, KeyReader, Placement
 from processor.state.memory import machine_memory
+from processor.state.parts import Parts
 from processor.state.rwlock import RWLock
 from producer.events import EventType, Namespace, ObjectKey, Tier
 
@@ -156,7 +158,8 @@ class KeyDirectory:
             raise ValueError(f"max_chunks must be at most {MOST_CHUNKS} (got {max_chunks})")
         self.chunk_size = chunk_size
         self._tables = make_tables(max_chunks, chunk_size)
-        self._state = make_state(self._tables, derive_keys(seed or new_seed(), chunk_size, fingerprint_bits))
+        secret = seed or new_seed()
+        self._state = make_state(self._tables, derive_keys(secret, chunk_size, fingerprint_bits))
         self._addresses = self._state.addresses
         self._lock = RWLock()
         self._instances = RankedNames(MAX_INSTANCES, "instance", self._tables.instances)
@@ -165,18 +168,12 @@ class KeyDirectory:
         self._groups: set[int] = set()
         self._heard: dict[str, None] = {}
         self._full = False
-        self._keep_contents = False
-        self.blend = BlendIndex(
-            self._state, self._lock, self._scopes, enabled=enable_blend, stride=probe_stride
-        )
-        self._reader = KeyReader(
-            self._state,
-            self._lock,
-            self._instances,
-            self._scopes,
-            self._sites,
-            self._groups,
-        )
+        self.parts = Parts(
+            self._state, self._lock, self._instances, self._scopes, self._sites, self._groups, self._heard,
+            secret, enable_blend,
+        )  # fmt: skip
+        self.blend = BlendIndex(self.parts, stride=probe_stride)
+        self._reader = KeyReader(self.parts)
 
     # Writing: the gate's thread
 
@@ -190,7 +187,7 @@ class KeyDirectory:
         event = _EVENTS.get(batch.event_type)
         self._heard[batch.instance_id] = None
         columns = batch.columns
-        self._keep_contents = admission.keep_contents
+        self._tables.meta[KEEP_CONTENTS] = admission.keep_contents
         void = admission.l1_void and batch.tier is Tier.L1
         if event is None or not len(columns):
             return
@@ -240,7 +237,7 @@ class KeyDirectory:
         These are the deletes in shared pools with an event time before `before`, in seconds, a bounded number
         a call, and what is known of chunks without keys.
         """
-        self._keep_contents = False
+        self._tables.meta[KEEP_CONTENTS] = 0
         self._forget_dormant()
         for _ in range(0, min(int(self._tables.meta[SHARED_TOMBSTONES]), EXPIRE_AT_MOST), SLICE):
             with self._lock.write:
@@ -356,9 +353,10 @@ class KeyDirectory:
 
     def _in_slices(self, instance_id: str, slice_kernel: Callable[..., int]) -> None:
         instance = self._instances.find(instance_id)
+        keep = bool(self._tables.meta[KEEP_CONTENTS])
         while instance:
             with self._lock.write:
-                done = slice_kernel(self._addresses, self.blend.enabled, self._keep_contents, instance, SLICE)
+                done = slice_kernel(self._addresses, self.blend.enabled, keep, instance, SLICE)
             if done < SLICE:
                 break
         self._sweep_names()

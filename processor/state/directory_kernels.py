@@ -48,6 +48,7 @@ from processor.state.layout import (
     TOKENS,
     TOMBSTONE,
     TOMBSTONES,
+    USE_LANE,
     ZEROED,
     Tables,
 )
@@ -56,6 +57,8 @@ from processor.state.table_kernels import (
     free_row,
     has_room,
     link,
+    mark_cell,
+    mark_row,
     pull_place,
     push_place,
     take_row,
@@ -201,7 +204,7 @@ def release_instance(t: Tables, instance: Int) -> None:
 @kernel
 def new_chunk(t: Tables, h: Int, cols: Columns, c: Int) -> Int:
     """Make the row of a chunk hash that is not known yet."""
-    row = take_row(t.meta, CHUNKS, t.chunks)
+    row = take_row(t, CHUNKS, t.chunks)
     chunk = t.chunks[row]
     chunk.digest0 = cols.digests[c, 0]
     chunk.digest1 = cols.digests[c, 1]
@@ -221,14 +224,14 @@ def new_chunk(t: Tables, h: Int, cols: Columns, c: Int) -> Int:
     chunk.token_count = 0
     chunk.dormant_next = 0
     chunk.dormant_prev = 0
-    link(t.meta, CHUNKS, t.chunk_buckets, t.chunks, row)
+    link(t, CHUNKS, t.chunk_buckets, t.chunks, row)
     return row
 
 
 @kernel
 def new_key(t: Tables, h: Int, chunk: Int, scope: Int, kv_rank: Int, group: Int) -> Int:
     """Make the row of a key that is not known yet; it is not alive."""
-    row = take_row(t.meta, KEYS, t.keys)
+    row = take_row(t, KEYS, t.keys)
     key = t.keys[row]
     key.chunk = chunk
     key.scope = scope
@@ -242,18 +245,21 @@ def new_key(t: Tables, h: Int, chunk: Int, scope: Int, kv_rank: Int, group: Int)
     key.chunk_next = first
     if first:
         t.keys[first].chunk_prev = row
+        mark_row(t, KEYS, first)
     t.chunks[chunk].first_key = row
+    mark_row(t, CHUNKS, chunk)
     t.scope_refs[scope] += 1
+    mark_cell(t, USE_LANE, row)
     t.last_access[row] = 0.0
     t.access_count[row] = 0
-    link(t.meta, KEYS, t.key_buckets, t.keys, row)
+    link(t, KEYS, t.key_buckets, t.keys, row)
     return row
 
 
 @kernel
 def new_place(t: Tables, h: Int, key: Int, site: Int) -> Int:
     """Make the row of a placement that is neither live nor a tombstone yet."""
-    row = take_row(t.meta, PLACES, t.places)
+    row = take_row(t, PLACES, t.places)
     place = t.places[row]
     place.key = key
     place.site = site
@@ -265,9 +271,11 @@ def new_place(t: Tables, h: Int, key: Int, site: Int) -> Int:
     place.key_next = first
     if first:
         t.places[first].key_prev = row
+        mark_row(t, PLACES, first)
     t.keys[key].first_place = row
+    mark_row(t, KEYS, key)
     t.sites[site].refs += 1
-    link(t.meta, PLACES, t.place_buckets, t.places, row)
+    link(t, PLACES, t.place_buckets, t.places, row)
     return row
 
 
@@ -293,16 +301,14 @@ def attach(t: Tables, place: Int) -> None:
     p = t.places[place]
     if p.state == LIVE:
         count_place(t, place, 1)
-        push_place(
-            t.lists, LIST_L1 if t.sites[p.site].tier == TIER_L1 else LIST_L2, p.instance, t.places, place
-        )
+        push_place(t, LIST_L1 if t.sites[p.site].tier == TIER_L1 else LIST_L2, p.instance, place)
     elif p.state == TOMBSTONE:
         t.meta[TOMBSTONES] += 1
         if t.sites[p.site].shared:
             t.meta[SHARED_TOMBSTONES] += 1
-            push_place(t.lists, LIST_TOMBSTONES, 0, t.places, place)
+            push_place(t, LIST_TOMBSTONES, 0, place)
         else:
-            push_place(t.lists, LIST_TOMBSTONES, p.instance, t.places, place)
+            push_place(t, LIST_TOMBSTONES, p.instance, place)
 
 
 @kernel
@@ -311,16 +317,14 @@ def detach(t: Tables, place: Int) -> None:
     p = t.places[place]
     if p.state == LIVE:
         count_place(t, place, -1)
-        pull_place(
-            t.lists, LIST_L1 if t.sites[p.site].tier == TIER_L1 else LIST_L2, p.instance, t.places, place
-        )
+        pull_place(t, LIST_L1 if t.sites[p.site].tier == TIER_L1 else LIST_L2, p.instance, place)
     elif p.state == TOMBSTONE:
         t.meta[TOMBSTONES] -= 1
         if t.sites[p.site].shared:
             t.meta[SHARED_TOMBSTONES] -= 1
-            pull_place(t.lists, LIST_TOMBSTONES, 0, t.places, place)
+            pull_place(t, LIST_TOMBSTONES, 0, place)
         else:
-            pull_place(t.lists, LIST_TOMBSTONES, p.instance, t.places, place)
+            pull_place(t, LIST_TOMBSTONES, p.instance, place)
 
 
 @kernel
@@ -330,8 +334,11 @@ def key_gains(t: Tables, k: HashKeys, blend: bool, row: Int) -> None:
     """
     key = t.keys[row]
     key.live += 1
+    mark_row(t, KEYS, row)
     if key.live > 1:
         return
+    mark_cell(t, USE_LANE, row)
+    mark_row(t, CHUNKS, key.chunk)
     t.meta[LIVE_KEYS] += 1
     t.last_access[row] = 0.0
     t.access_count[row] = 0
@@ -340,7 +347,7 @@ def key_gains(t: Tables, k: HashKeys, blend: bool, row: Int) -> None:
         leave_dormant(t, key.chunk)
     if blend:
         add_claim(t, k, key.chunk, namespace_of(key.scope, key.kv_rank))
-    index_chunk(t, k, key.chunk)
+        index_chunk(t, k, key.chunk)
 
 
 @kernel
@@ -351,8 +358,10 @@ def key_loses(t: Tables, k: HashKeys, blend: bool, keep: bool, row: Int) -> None
     """
     key = t.keys[row]
     key.live -= 1
+    mark_row(t, KEYS, row)
     if key.live:
         return
+    mark_row(t, CHUNKS, key.chunk)
     t.meta[LIVE_KEYS] -= 1
     t.chunks[key.chunk].live_keys -= 1
     if blend:
@@ -370,8 +379,10 @@ def enter_dormant(t: Tables, row: Int) -> None:
     first = t.meta[FIRST_DORMANT]
     t.chunks[row].dormant_prev = 0
     t.chunks[row].dormant_next = first
+    mark_row(t, CHUNKS, row)
     if first:
         t.chunks[first].dormant_prev = row
+        mark_row(t, CHUNKS, first)
     t.meta[FIRST_DORMANT] = row
     t.meta[DORMANT] += 1
 
@@ -383,10 +394,12 @@ def leave_dormant(t: Tables, row: Int) -> None:
     after = t.chunks[row].dormant_next
     if before:
         t.chunks[before].dormant_next = after
+        mark_row(t, CHUNKS, before)
     else:
         t.meta[FIRST_DORMANT] = after
     if after:
         t.chunks[after].dormant_prev = before
+        mark_row(t, CHUNKS, after)
     t.meta[DORMANT] -= 1
 
 
@@ -401,6 +414,7 @@ def write_place(t: Tables, k: HashKeys, w: Write, place: Int, state: Int, size: 
     """Let a batch decide what stands at a placement."""
     p = t.places[place]
     was = p.state
+    mark_row(t, PLACES, place)
     detach(t, place)
     if p.instance != w.instance:
         hold_instance(t, w.instance)
@@ -433,16 +447,19 @@ def remove_place(t: Tables, k: HashKeys, blend: bool, keep: bool, place: Int) ->
     after = p.key_next
     if before:
         t.places[before].key_next = after
+        mark_row(t, PLACES, before)
     else:
         t.keys[key].first_place = after
+        mark_row(t, KEYS, key)
     if after:
         t.places[after].key_prev = before
+        mark_row(t, PLACES, after)
     release_instance(t, p.instance)
     t.sites[p.site].refs -= 1
     if t.sites[p.site].refs == 0:
         t.meta[ZEROED] += 1
-    unlink(t.meta, PLACES, t.place_buckets, t.places, place)
-    free_row(t.meta, PLACES, t.places, place)
+    unlink(t, PLACES, t.place_buckets, t.places, place)
+    free_row(t, PLACES, t.places, place)
     if t.keys[key].first_place == 0:
         remove_key(t, key)
 
@@ -456,16 +473,19 @@ def remove_key(t: Tables, row: Int) -> None:
     after = key.chunk_next
     if before:
         t.keys[before].chunk_next = after
+        mark_row(t, KEYS, before)
     else:
         t.chunks[chunk].first_key = after
+        mark_row(t, CHUNKS, chunk)
     if after:
         t.keys[after].chunk_prev = before
+        mark_row(t, KEYS, after)
     t.scope_refs[key.scope] -= 1
     if t.scope_refs[key.scope] == 0:
         t.meta[ZEROED] += 1
-    unlink(t.meta, KEYS, t.key_buckets, t.keys, row)
+    unlink(t, KEYS, t.key_buckets, t.keys, row)
     key.chunk = 0
-    free_row(t.meta, KEYS, t.keys, row)
+    free_row(t, KEYS, t.keys, row)
     remove_idle_chunk(t, chunk)
 
 
@@ -473,8 +493,8 @@ def remove_key(t: Tables, row: Int) -> None:
 def remove_idle_chunk(t: Tables, row: Int) -> None:
     """Remove a chunk of which there is neither a key nor any content."""
     if t.chunks[row].first_key == 0 and t.chunks[row].token_count == 0:
-        unlink(t.meta, CHUNKS, t.chunk_buckets, t.chunks, row)
-        free_row(t.meta, CHUNKS, t.chunks, row)
+        unlink(t, CHUNKS, t.chunk_buckets, t.chunks, row)
+        free_row(t, CHUNKS, t.chunks, row)
 
 
 @kernel
@@ -483,6 +503,7 @@ def forget_content(t: Tables, k: HashKeys, row: Int) -> None:
     chunk = t.chunks[row]
     if chunk.token_count == 0:
         return
+    mark_row(t, CHUNKS, row)
     if chunk.live_keys:
         unindex_chunk(t, k, row)
     else:
@@ -506,6 +527,7 @@ def forget_content(t: Tables, k: HashKeys, row: Int) -> None:
 def stamp_content(t: Tables, w: Write, row: Int) -> None:
     """Let a chunk's content carry a batch's stamp."""
     chunk = t.chunks[row]
+    mark_row(t, CHUNKS, row)
     hold_instance(t, w.instance)
     if chunk.instance:
         release_instance(t, chunk.instance)
@@ -534,6 +556,7 @@ def bind_offset(t: Tables, w: Write, row: Int, offset: Int) -> None:
         chunk.offset_seq,
     ):
         return
+    mark_row(t, CHUNKS, row)
     hold_instance(t, w.instance)
     if chunk.offset_instance:
         release_instance(t, chunk.offset_instance)
@@ -562,7 +585,8 @@ def bind_tokens(
         if not stamp_before(t, w, chunk.generation, chunk.ts, chunk.instance, chunk.epoch, chunk.seq):
             stamp_content(t, w, row)
         bind_offset(t, w, row, offset)
-        index_chunk(t, k, row)
+        if w.blend:
+            index_chunk(t, k, row)
         return
     if chunk.token_count:
         if stamp_before(t, w, chunk.generation, chunk.ts, chunk.instance, chunk.epoch, chunk.seq):
@@ -574,6 +598,7 @@ def bind_tokens(
         t.meta[REFUSED] += 1
         return
     forget_content(t, k, row)
+    mark_row(t, CHUNKS, row)
     if w.blend and count == width:
         chunk.content = hold_content(t, k, tokens, start)
         chunk.token_row = t.contents[chunk.content].token_row
@@ -584,7 +609,8 @@ def bind_tokens(
         enter_dormant(t, row)
     stamp_content(t, w, row)
     bind_offset(t, w, row, offset)
-    index_chunk(t, k, row)
+    if w.blend:
+        index_chunk(t, k, row)
 
 
 @kernel
@@ -626,6 +652,7 @@ def apply_slice(t: Tables, k: HashKeys, w: Write, cols: Columns, begin: Int, end
             if key and t.keys[key].live:
                 t.last_access[key] = max(t.last_access[key], w.ts)
                 t.access_count[key] += 1
+                mark_cell(t, USE_LANE, key)
         elif (
             place
             and (w.shared or not w.void)  # in its own memory, an older incarnation changes nothing any more
@@ -640,6 +667,7 @@ def apply_slice(t: Tables, k: HashKeys, w: Write, cols: Columns, begin: Int, end
         if w.event == STORE:
             if stores and t.keys[key].live:
                 t.last_access[key] = max(t.last_access[key], w.ts)
+                mark_cell(t, USE_LANE, key)
             if cols.token_starts[c + 1] > cols.token_starts[c]:
                 if chunk == 0 and w.keep and has_room(t.meta, CHUNKS, 1):
                     chunk = new_chunk(t, chunk_hash, cols, c)
@@ -675,6 +703,7 @@ def fence_slice(t: Tables, k: HashKeys, blend: bool, keep: bool, instance: Int, 
             detach(t, place)
             t.places[place].state = TOMBSTONE
             t.places[place].size_bytes = 0
+            mark_row(t, PLACES, place)
             attach(t, place)
             key_loses(t, k, blend, keep, t.places[place].key)
         else:
@@ -705,8 +734,8 @@ def expire_slice(t: Tables, k: HashKeys, blend: bool, before: float, limit: Int)
             remove_place(t, k, blend, False, place)
             gone += 1
         else:
-            pull_place(t.lists, LIST_TOMBSTONES, 0, t.places, place)
-            push_place(t.lists, LIST_TOMBSTONES, 0, t.places, place)
+            pull_place(t, LIST_TOMBSTONES, 0, place)
+            push_place(t, LIST_TOMBSTONES, 0, place)
     return gone
 
 

@@ -26,11 +26,13 @@ from processor.state.layout import (
     HEAD,
     INSTANCE,
     KEY,
+    LANES,
     MAX_INSTANCES,
     MAX_SCOPES,
     MAX_SITES,
     META_SIZE,
     NAMESPACES_PER_SCOPE,
+    PIECES,
     PLACE,
     POST,
     SITE,
@@ -38,7 +40,7 @@ from processor.state.layout import (
 )
 from processor.state.lookup_kernels import Cursors, Found, Matches, Survivors
 
-_I4, _U4, _I8, _U8, _F8 = (np.dtype(name) for name in ("i4", "u4", "i8", "u8", "f8"))
+_U1, _I4, _U4, _I8, _U8, _F8 = (np.dtype(name) for name in ("u1", "i4", "u4", "i8", "u8", "f8"))
 _SIZES = 2
 """The first elements of the addresses are no addresses: the chunk size and the words of a filter."""
 
@@ -102,6 +104,7 @@ def _tables(a: NDArray[np.uint64]) -> Tables:
         carray(_pointer(a[22]), (MAX_SITES,), SITE),
         carray(_pointer(a[23]), (MAX_INSTANCES,), INSTANCE),
         carray(_pointer(a[24]), (3, MAX_INSTANCES), HEAD),
+        carray(_pointer(a[25]), (LANES, PIECES), _U1),
     )
 
 
@@ -109,12 +112,12 @@ def _tables(a: NDArray[np.uint64]) -> Tables:
 def _keys(a: NDArray[np.uint64]) -> HashKeys:
     chunk_size = np.int64(a[0])
     return HashKeys(
-        carray(_pointer(a[25]), (TABLE_KEYS,), _U8),
-        carray(_pointer(a[26]), (2, chunk_size), _U8),
-        carray(_pointer(a[27]), (BLOCK_WINDOWS + chunk_size + 1,), _U8),
-        carray(_pointer(a[28]), (BLOCK_WINDOWS + 1,), _U8),
-        carray(_pointer(a[29]), (FILTER_PATTERNS,), _U8),
-        carray(_pointer(a[30]), (2,), _U8),
+        carray(_pointer(a[26]), (TABLE_KEYS,), _U8),
+        carray(_pointer(a[27]), (2, chunk_size), _U8),
+        carray(_pointer(a[28]), (BLOCK_WINDOWS + chunk_size + 1,), _U8),
+        carray(_pointer(a[29]), (BLOCK_WINDOWS + 1,), _U8),
+        carray(_pointer(a[30]), (FILTER_PATTERNS,), _U8),
+        carray(_pointer(a[31]), (2,), _U8),
     )
 
 

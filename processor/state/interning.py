@@ -60,6 +60,12 @@ class Interner(Generic[Name]):
             self._numbers[name] = number
         return number
 
+    def restore(self, names: list[Name | None]) -> None:
+        """Number the names as they lie in `names`; for an interner that has none yet."""
+        self.names = names
+        self._numbers = {name: number for number, name in enumerate(names) if name is not None}
+        self._free = [number for number, name in enumerate(names) if number and name is None]
+
     def sweep(self, refs: NDArray[np.int64]) -> list[tuple[int, Name]]:
         """Free the numbers that nothing refers to; return them with their names."""
         gone: list[tuple[int, Name]] = []
@@ -91,6 +97,12 @@ class RankedNames(Interner[str]):
         self._sorted.insert(place, name)
         self._rank_from(place)
         return number
+
+    def restore(self, names: list[str | None]) -> None:
+        """Number the names as they lie in `names`."""
+        super().restore(names)
+        self._sorted = sorted(self._numbers)
+        self._rank_from(0)
 
     def sweep(self, refs: NDArray[np.int64]) -> list[tuple[int, str]]:
         """Free the numbers that nothing refers to; the order of the others stays."""

@@ -160,6 +160,10 @@ USED, HIGH_WATER, FREE, CAPACITY, BUCKETS, MASK = range(6)
     DORMANT,
     FIRST_DORMANT,
 ) = range(56, 56 + 25)
+TOKENS_HELD, HELD_FIRST, HELD_LAST, HELD_COUNT = range(81, 85)
+"""Whether a checkpoint reads the tokens, and the list of rows freed since, which count as used till then."""
+KEEP_CONTENTS = 85
+"""1 where the last batch said that what is known of a chunk outlives its last key."""
 META_SIZE = 96
 
 MAX_SCOPES = 1 << 20
@@ -175,6 +179,15 @@ LONGEST_CONTENT = 16
 """Content longer than this many chunk sizes counts as unknown."""
 
 FILTER_MIN_LOG2, FILTER_MAX_WORDS_LOG2 = 6, 26
+
+# dirty[lane, piece] is 1 where a row or cell of the piece was written since a checkpoint last looked. The
+# lane of a table's rows is `table >> 3`, that of its buckets lies BUCKET_LANES further on.
+BUCKET_LANES = 8
+USE_LANE, TOKEN_LINK_LANE = 7, 14
+LANES, PIECES = 16, 1 << 21
+PIECE_ROWS_LOG2, PIECE_CELLS_LOG2 = 9, 13
+"""A piece is 512 rows of a table, or 8,192 cells of a column or of buckets: 10 to 80 KB."""
+
 FIRST_BUCKETS = 16
 
 
@@ -204,6 +217,7 @@ class Tables(NamedTuple):
     sites: Records
     instances: Records
     lists: Records  # [3, instances] of HEAD
+    dirty: NDArray[np.uint8]  # [LANES, PIECES]
 
 
 def _power_of_two(count: int) -> int:
@@ -268,4 +282,5 @@ def make_tables(max_chunks: int, chunk_size: int) -> Tables:
         sites=reserve(MAX_SITES, SITE),
         instances=reserve(MAX_INSTANCES, INSTANCE),
         lists=reserve((3, MAX_INSTANCES), HEAD),
+        dirty=reserve((LANES, PIECES), np.uint8),
     )

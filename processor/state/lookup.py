@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 
 from processor.batch import HASH_BYTES
 from processor.state.entry_kernels import (
-    State,
     count_places,
     count_tokens,
     find_keys,
@@ -25,10 +24,9 @@ from processor.state.entry_kernels import (
     list_groups,
     scan_keys,
 )
-from processor.state.interning import Interner
 from processor.state.layout import HIGH_WATER, KEYS
 from processor.state.lookup_kernels import Found
-from processor.state.rwlock import RWLock
+from processor.state.parts import Parts
 from producer.events import ObjectKey, Tier
 
 SLICE = 256
@@ -85,22 +83,14 @@ class KeyReader:
 
     groups_worth_asking = 64
 
-    def __init__(
-        self,
-        state: State,
-        lock: RWLock,
-        instances: Interner[str],
-        scopes: Interner[tuple[str, str]],
-        sites: Interner[tuple[str, Tier, str, bool]],
-        groups: set[int],
-    ) -> None:
-        self._tables = state.tables
-        self._addresses = state.addresses
-        self._lock = lock
-        self._instances = instances
-        self._scopes = scopes
-        self._sites = sites
-        self._groups = groups
+    def __init__(self, parts: Parts) -> None:
+        self._tables = parts.state.tables
+        self._addresses = parts.state.addresses
+        self._lock = parts.lock
+        self._instances = parts.instances
+        self._scopes = parts.scopes
+        self._sites = parts.sites
+        self._groups = parts.groups
 
     def lookup(self, keys: Sequence[ObjectKey]) -> list[KeyInfo]:
         """Return what is known of each key, in order."""

@@ -8,11 +8,15 @@ place nor finding the first one after another may walk them. Nodes are rows of `
 from __future__ import annotations
 
 from processor.kernel import Int, Records, kernel
+from processor.state.layout import CLAIMS, Tables
+from processor.state.table_kernels import mark_row
 
 
 @kernel
-def treap_insert(claims: Records, root: Int, node: Int) -> Int:
+def treap_insert(t: Tables, root: Int, node: Int) -> Int:
     """Insert a node whose `order` is set; return the root."""
+    claims = t.claims
+    mark_row(t, CLAIMS, node)
     claims[node].left = 0
     claims[node].right = 0
     parent = 0
@@ -24,30 +28,34 @@ def treap_insert(claims: Records, root: Int, node: Int) -> Int:
     claims[node].parent = parent
     if parent == 0:
         return node
+    mark_row(t, CLAIMS, parent)
     if order < claims[parent].order:
         claims[parent].left = node
     else:
         claims[parent].right = node
     while claims[node].parent and claims[claims[node].parent].hash < claims[node].hash:
-        rotate_up(claims, node)
+        rotate_up(t, node)
     return root if claims[node].parent else node
 
 
 @kernel
-def treap_remove(claims: Records, root: Int, node: Int) -> Int:
+def treap_remove(t: Tables, root: Int, node: Int) -> Int:
     """Remove a node; return the root, 0 if it was the last."""
+    claims = t.claims
+    mark_row(t, CLAIMS, node)
     while claims[node].left or claims[node].right:
         left = claims[node].left
         right = claims[node].right
         child = right
         if right == 0 or (left and claims[left].hash > claims[right].hash):
             child = left
-        rotate_up(claims, child)
+        rotate_up(t, child)
         if claims[child].parent == 0:
             root = child
     parent = claims[node].parent
     if parent == 0:
         return 0
+    mark_row(t, CLAIMS, parent)
     if claims[parent].left == node:
         claims[parent].left = 0
     else:
@@ -57,10 +65,13 @@ def treap_remove(claims: Records, root: Int, node: Int) -> Int:
 
 
 @kernel
-def rotate_up(claims: Records, node: Int) -> None:
+def rotate_up(t: Tables, node: Int) -> None:
     """Exchange a node with its parent, keeping the order."""
+    claims = t.claims
     parent = claims[node].parent
     above = claims[parent].parent
+    mark_row(t, CLAIMS, node)
+    mark_row(t, CLAIMS, parent)
     if claims[parent].left == node:
         moved = claims[node].right
         claims[parent].left = moved
@@ -71,9 +82,11 @@ def rotate_up(claims: Records, node: Int) -> None:
         claims[node].left = parent
     if moved:
         claims[moved].parent = parent
+        mark_row(t, CLAIMS, moved)
     claims[parent].parent = node
     claims[node].parent = above
     if above:
+        mark_row(t, CLAIMS, above)
         if claims[above].left == parent:
             claims[above].left = node
         else:

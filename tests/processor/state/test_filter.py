@@ -28,7 +28,7 @@ class Filter:
 
     def add(self, polynomial: int) -> int:
         contents = self.tables.contents
-        row = int(take_row(self.tables.meta, CONTENTS, contents))
+        row = int(take_row(self.tables, CONTENTS, contents))
         contents[row]["polynomial"] = polynomial
         contents[row]["occupants"] = 1
         self.tables.meta[INDEXED_CONTENTS] += 1
@@ -37,7 +37,7 @@ class Filter:
 
     def drop(self, row: int) -> None:
         self.tables.contents[row]["occupants"] = 0
-        free_row(self.tables.meta, CONTENTS, self.tables.contents, row)
+        free_row(self.tables, CONTENTS, self.tables.contents, row)
         self.tables.meta[INDEXED_CONTENTS] -= 1
         filter_drop(self.tables, self.keys)
 

@@ -17,19 +17,20 @@ class Chains:
     """One table of rows that carry a hash and nothing else, found by it."""
 
     def __init__(self, capacity: int) -> None:
-        self.meta = make_tables(capacity, 1).meta
+        self.tables = make_tables(capacity, 1)
+        self.meta = self.tables.meta
         self.rows = np.zeros(capacity + 1, POST)
         self.buckets = np.zeros(4 * capacity + 64, np.int32)
 
     def add(self, hash_value: int) -> int:
-        row = int(take_row(self.meta, TABLE, self.rows))
+        row = int(take_row(self.tables, TABLE, self.rows))
         self.rows[row]["hash"] = hash_value
-        link(self.meta, TABLE, self.buckets, self.rows, row)
+        link(self.tables, TABLE, self.buckets, self.rows, row)
         return row
 
     def remove(self, row: int) -> None:
-        unlink(self.meta, TABLE, self.buckets, self.rows, row)
-        free_row(self.meta, TABLE, self.rows, row)
+        unlink(self.tables, TABLE, self.buckets, self.rows, row)
+        free_row(self.tables, TABLE, self.rows, row)
 
     def find(self, hash_value: int) -> list[int]:
         found = []
