@@ -242,9 +242,12 @@ class SpoolLog:
         try:
             _write_all(self._active, frame, segment.size)
         except OSError:
-            # The next record is written over what came of this one; a crash before must not find it torn.
+            # A crash must not find torn what was never counted. And what is in this segment has to be able to
+            # go, or a disk that is full stays so.
             with suppress(OSError):
                 os.ftruncate(self._active, segment.size)
+            if segment.size > len(HEADER):
+                self._end_segment()
             raise
         segment.size += len(frame)
         self.size += len(frame)

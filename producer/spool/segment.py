@@ -56,14 +56,13 @@ class SegmentReader:
             yield record
 
     def find(self, index: int) -> Record | None:
-        """The record of `index`, at or after the last one found; None where the segment has none."""
+        """The record of an index from `self.index` on; None where the segment has none."""
         while self._last is None or self._last.index < index:
+            if self._last is not None:
+                self.index = self._last.index + 1
             if self._read_next() is None:
                 return None
-        if self._last.index > index:
-            return None
-        self.index = index
-        return self._last
+        return self._last if self._last.index == index else None
 
     def close(self) -> None:
         """Close the file."""

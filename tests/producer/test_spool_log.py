@@ -121,7 +121,7 @@ class SpoolMachine(RuleBasedStateMachine):
 
 
 TestSpoolMachine = SpoolMachine.TestCase
-TestSpoolMachine.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestSpoolMachine.settings = settings(max_examples=100, stateful_step_count=30, deadline=None)
 
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -194,6 +194,17 @@ def test_what_is_appended_after_a_lost_tail_is_never_taken_for_acknowledged(tmp_
     assert list(contents(opened(copy)).values()) == [b"d"]
 
 
+def test_a_record_is_found_again_after_one_behind_it_that_is_not_there(tmp_path: Path) -> None:
+    log = opened(tmp_path)
+    log.append(b"key", b"a")
+    log.skip()
+    log.append(b"key", b"c")
+    for index, value in ((0, b"a"), (1, None), (0, b"a"), (2, b"c"), (1, None), (2, b"c"), (0, b"a")):
+        found = log.read(index)
+        assert (found and found.value) == value
+    log.close()
+
+
 def test_segments_go_when_they_are_acknowledged_and_the_last_at_the_end(tmp_path: Path) -> None:
     log = opened(tmp_path)
     fill(log, [bytes(100)] * 6)
@@ -236,6 +247,23 @@ def test_a_write_that_the_disk_cuts_short_leaves_nothing_behind(tmp_path: Path, 
     assert (crashed.next, crashed.torn) == (held, 0)
     log.append(b"key", b"later")
     assert contents(log)[held] == b"later"
+    log.close()
+
+
+def test_a_full_disk_has_room_again_when_what_is_on_it_is_acknowledged(tmp_path: Path) -> None:
+    log = SpoolLog(tmp_path, MEBIBYTE)
+    fill(log, [bytes(100)] * 3)
+    (segment,) = segments(tmp_path)
+    with files_limited_to(segment.stat().st_size + 50):
+        for _ in range(5):
+            with pytest.raises(OSError):
+                log.append(b"key", bytes(1_000))
+            log.skip()
+        assert len(segments(tmp_path)) <= 2
+        log.acknowledge(log.next)
+        assert not segment.exists()
+        assert log.append(b"key", bytes(100)) == 8
+    assert contents(log) == {8: bytes(100)}
     log.close()
 
 
