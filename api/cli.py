@@ -68,6 +68,7 @@ def _user_errors() -> tuple[type[Exception], ...]:
         ("deploy.broker", "BrokerError"),
         ("producer.sinks.trace", "TraceError"),
         ("producer.sinks.protocol", "PublishError"),
+        ("producer.spool.log", "SpoolError"),
     ):
         # A module that was never imported cannot have raised anything.
         error = getattr(sys.modules.get(module), name, None)
@@ -130,6 +131,9 @@ def emit(
     kafka_config: Annotated[
         Path | None, typer.Option(envvar="BLENDSTREAM_KAFKA_CONFIG", help="Properties file for librdkafka.")
     ] = None,
+    spool: Annotated[
+        Path | None, typer.Option(help="Folder where batches wait while the brokers are away.")
+    ] = None,
     wire: Annotated[str, typer.Option(help="rows or columns; rows while LMCache reads too.")] = "columns",
     rate: Annotated[float, typer.Option(help="Batches a second; 0 for as fast as possible.")] = 0.0,
     instance_id: Annotated[str, typer.Option(help="Of synthetic batches.")] = "synthetic-1",
@@ -148,7 +152,7 @@ def emit(
         raise UserError("give either a trace file or --synthetic N")
     if trace is not None and not trace.is_file():
         raise UserError(f"no such trace file: {trace}")
-    sink = _sink(url, kafka_bootstrap_servers, kafka_topic, kafka_config, wire)
+    sink = _sink(url, kafka_bootstrap_servers, kafka_topic, kafka_config, wire, spool)
     now = time.time()
     made = Synthetic(
         instance_id, incarnation or int(now), synthetic, chunks, chunk_size, world_size, model_name, seed=seed
@@ -157,31 +161,46 @@ def emit(
     try:
         sent, entries = _publish(sink, events, rate)
         if not sink.flush(DELIVERY_TIMEOUT):
-            raise UserError("not every batch was taken in time; is the broker there?")
+            kept = f"; what is left waits in {spool} and goes first next time" if spool else ""
+            raise UserError(f"not every batch was taken in time; is the broker there?{kept}")
     finally:
         sink.close()
     out.print(f"sent {sent} batches with {entries} entries")
 
 
-def _sink(url: str, brokers: str, topic: str, config: Path | None, wire: str) -> Any:
+def _sink(url: str, brokers: str, topic: str, config: Path | None, wire: str, spool: Path | None) -> Any:
     if bool(url) == bool(brokers):
         raise UserError("give either --url or --kafka-bootstrap-servers")
+    if url and spool:
+        raise UserError("--spool goes with --kafka-bootstrap-servers; by HTTP nothing waits")
     if url:
         from producer.sinks.http import HttpSink
 
         path = url.removeprefix("unix:")
         return HttpSink("http://localhost", uds=path) if path != url else HttpSink(url)
     from producer.sinks.kafka import KafkaSink, read_properties
+    from producer.sinks.kafka_carrier import KafkaCarrier
     from producer.wire import Wire
 
     if wire not in tuple(Wire):
         raise UserError(f"--wire must be one of {', '.join(Wire)}, got {wire!r}")
-    _check_brokers(brokers)
     try:
         properties = read_properties(config) if config else {}
+        if spool:
+            return _spool(spool, KafkaCarrier(brokers, topic, wire=Wire(wire), properties=properties))
+        _check_brokers(brokers)
         return KafkaSink(brokers, topic, wire=Wire(wire), properties=properties)
     except (OSError, ValueError) as error:
         raise UserError(f"--kafka-config: {error}") from None
+
+
+def _spool(folder: Path, carrier: Any) -> Any:
+    from producer.sinks.spool import SpoolSink
+
+    try:
+        return SpoolSink(folder, carrier)
+    except OSError as error:
+        raise UserError(f"--spool: {error}") from None
 
 
 def _check_brokers(brokers: str) -> None:

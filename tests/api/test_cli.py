@@ -6,12 +6,15 @@ import io
 import sys
 from collections.abc import Callable
 from dataclasses import fields
+from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
 from api.cli import main
 from processor.config import Config, environment_variable_of, flag_of
+from tests.brokers import RunningBroker
+from tests.producer.topics import batches_in, records
 
 NOBODY = "127.0.0.1:1"
 
@@ -57,6 +60,14 @@ def blendstream(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[s
             ["emit", "--synthetic", "1", "--kafka-bootstrap-servers", NOBODY, "--wire", "smoke"],
             "--wire must be one of rows, columns, got 'smoke'",
         ),
+        (
+            ["emit", "--synthetic", "1", "--url", f"http://{NOBODY}", "--spool", "/tmp"],
+            "--spool goes with --kafka-bootstrap-servers",
+        ),
+        (
+            ["emit", "--synthetic", "1", "--kafka-bootstrap-servers", NOBODY, "--spool", "/dev/null"],
+            "--spool: [Errno 17] File exists: '/dev/null'",
+        ),
         (["lookup", "--key", "zz", "--model-name", "m"], "--key is not hexadecimal: 'zz'"),
         (["lookup", "--key", "ab"], "--model-name must be given"),
         (["lookup", "--key", "ab", "--model-name", "m@n"], "model_name must be free of '@'"),
@@ -82,6 +93,26 @@ def test_a_token_file_with_something_else_in_it_is_refused_by_its_first_bad_word
     done = blendstream("lookup", "-", "--model-name", "m", input="[1, 2, three]")
     assert "no token id: 'three'" in done.stderr
     assert done.status == 1
+
+
+def test_with_a_spool_what_found_no_broker_goes_first_when_there_is_one(
+    blendstream: Blendstream,
+    kafka_broker: RunningBroker,
+    topic: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("api.cli.DELIVERY_TIMEOUT", 0.1)
+    emit = ["emit", "--synthetic", "3", "--chunk-size", "16"]
+    emit += ["--kafka-topic", topic, "--spool", str(tmp_path)]
+    done = blendstream(*emit, "--incarnation", "1", "--kafka-bootstrap-servers", NOBODY)
+    assert done.status == 1
+    assert f"what is left waits in {tmp_path} and goes first next time" in done.stderr
+    monkeypatch.setattr("api.cli.DELIVERY_TIMEOUT", 30.0)
+    done = blendstream(*emit, "--incarnation", "2", "--kafka-bootstrap-servers", kafka_broker.bootstrap)
+    assert (done.status, done.stdout) == (0, "sent 3 batches with 48 entries\n")
+    found = batches_in(records(kafka_broker.bootstrap, topic))
+    assert [(one.incarnation, one.seq) for one in found] == [(i, seq) for i in (1, 2) for seq in (1, 2, 3)]
 
 
 def test_a_command_line_that_makes_no_sense_ends_with_status_2(blendstream: Blendstream) -> None:
