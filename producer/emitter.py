@@ -88,7 +88,8 @@ class CacheEventEmitter:
     """Emits the stream of one instance.
 
     Args:
-        sink: where batches go; closed with the emitter.
+        sink: where batches go; closed with the emitter. A `producer.sinks.spool.SpoolSink` keeps them on disk
+            until the broker has them.
         instance_id: the id of the stream.
         incarnation: from `producer.incarnation.next_incarnation`, above that of every earlier start.
         record_limit: bytes a record may have before compression.
