@@ -51,6 +51,9 @@ class Coordinator:
         """Post bytes that call themselves JSON."""
         return _answer(self._client.post(path, content=content, headers={"content-type": "application/json"}))
 
+    def put(self, path: str) -> Answer:
+        return _answer(self._client.put(path))
+
     def delete(self, path: str) -> Answer:
         return _answer(self._client.delete(path))
 
