@@ -3,7 +3,9 @@
 A departure does the same whoever finds it out, the server itself or the health check: the server is struck
 off, its memory is fenced, its stream and what it declared are forgotten. With Kafka the departure overtakes
 records that are still in the log, so it leaves a mark: the end of every partition at that moment. What the
-log holds of the server before it no longer counts, until the server registers again.
+log holds of the server before it no longer counts, until the server registers again. While the broker is
+away nobody can tell that end: the mark is then made of what was heard of it last, and completed once the
+broker is back.
 
 Every change is made with the gate held, so that no batch and no checkpoint falls between a server's entry
 and its mark. Heartbeats change nothing there and do not wait for it.
@@ -17,11 +19,11 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
-from typing import Protocol
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
 
 from processor.ingest.gate import EventGate
-from processor.ingest.source import Mark
+from processor.ingest.source import Mark, SourceStatus
 from processor.state.capacity import CapacityRegistry
 from processor.state.registry import Instance, Registry
 
@@ -32,7 +34,10 @@ class Log(Protocol):
     """A source whose records a departure can overtake."""
 
     def end_offsets(self) -> Mark:
-        """The end of every partition at this moment."""
+        """The end of every partition at this moment, or as last heard of if the broker does not answer."""
+
+    def status(self) -> SourceStatus:
+        """Whether the log can be read at present."""
 
 
 class Membership:
@@ -70,6 +75,7 @@ class Membership:
         self._interval = interval
         self._ready = ready
         self._clock = clock
+        self._unmarked: set[str] = set()
         self._began: float | None = None
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._run, name="health-check", daemon=True)
@@ -90,14 +96,15 @@ class Membership:
         with self._gate.quiesced():
             again = self.registry.register(instance)
             self._gate.register_instance(instance.instance_id)
+            self._unmarked.discard(instance.instance_id)
         logger.info("instance %s registered at %s:%d", instance.instance_id, instance.ip, instance.http_port)
         return again
 
     def depart(self, instance_id: str) -> None:
         """A server left; nothing happens if it was never heard of."""
-        mark = self._mark()
+        mark, exact = self._mark()
         with self._gate.quiesced():
-            known = self._drop(instance_id, mark)
+            known = self._drop(instance_id, mark, exact)
         if known:
             logger.info("instance %s departed", instance_id)
 
@@ -109,24 +116,60 @@ class Membership:
             self._began = self._clock()
         if not self.registry.silent(self._timeout, self._began):
             return []
-        mark = self._mark()
+        mark, exact = self._mark()
         with self._gate.quiesced():
             # Asked anew: the broker took its time to tell the mark, and who was heard meanwhile stays.
             silent = self.registry.silent(self._timeout, self._began)
             for instance_id in silent:
-                self._drop(instance_id, mark)
+                self._drop(instance_id, mark, exact)
         self.timeouts += len(silent)
         for instance_id in silent:
             logger.warning("instance %s was not heard from for %g s: given up", instance_id, self._timeout)
         return silent
 
-    def _drop(self, instance_id: str, mark: Mark | None) -> bool:
+    def complete_marks(self) -> None:
+        """Mark anew who departed while nobody could tell where the log ends, now that somebody can."""
+        if not self._unmarked:
+            return
+        mark, exact = self._mark()
+        if not exact:
+            return
+        with self._gate.quiesced():
+            # What the log held beyond the first mark may have been read meanwhile, so it goes again.
+            for instance_id in self._unmarked:
+                self._drop(instance_id, mark, exact)
+            self._unmarked.clear()
+
+    def capture(self) -> dict[str, Any]:
+        """Who belongs to the fleet, as plain data that JSON holds.
+
+        To be called while the gate is held for its own capture, so that the two agree.
+        """
+        return {"instances": self.registry.capture(), "unmarked": sorted(self._unmarked)}
+
+    def restore(self, data: Mapping[str, Any]) -> None:
+        """Go on from what `capture` gave; to be called before `start`.
+
+        Raises:
+            KeyError, TypeError: it is no such capture.
+        """
+        self.registry.restore(data["instances"])
+        self._unmarked = set(data["unmarked"])
+
+    def _drop(self, instance_id: str, mark: Mark | None, exact: bool) -> bool:
+        if not exact:
+            self._unmarked.add(instance_id)
         registered = self.registry.deregister(instance_id)
         self._capacities.forget(instance_id)
         return self._gate.drop_instance(instance_id, mark) or registered
 
-    def _mark(self) -> Mark | None:
-        return None if self._log is None else self._log.end_offsets()
+    def _mark(self) -> tuple[Mark | None, bool]:
+        """The ends of the log, and whether they are those of this moment."""
+        if self._log is None:
+            return None, True
+        reachable = self._log.status().error is None
+        mark = self._log.end_offsets()
+        return mark, reachable and self._log.status().error is None
 
     def _run(self) -> None:
         while not self._ending.wait(self._interval):

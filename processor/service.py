@@ -301,6 +301,7 @@ class Service:
             try:
                 watermark = min((source.watermark() for source in self._sources), default=0.0)
                 self._gate.tick(self._clock(), watermark, self.config.clock_skew)
+                self._membership.complete_marks()
                 self._log_new(self.warnings())
             except Exception:
                 # One bad round must not end all the later ones.

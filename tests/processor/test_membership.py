@@ -8,7 +8,7 @@ import pytest
 from processor.batch import EventBatch
 from processor.ingest.broadcaster import Broadcaster
 from processor.ingest.gate import EventGate, IngestResult, Position
-from processor.ingest.source import Mark
+from processor.ingest.source import Mark, ReplayCapability, SourceStatus
 from processor.membership import Membership
 from processor.state.capacity import CapacityRegistry
 from processor.state.registry import Instance
@@ -25,6 +25,7 @@ class Fleet:
         self.clock = Clock()
         self.ends = ends
         self.ready = ready
+        self.trouble: str | None = None
         self.capacities = CapacityRegistry()
         self.gate = EventGate(Broadcaster([self.capacities]))
         self.membership = Membership(
@@ -40,6 +41,9 @@ class Fleet:
     def end_offsets(self) -> Mark:
         assert self.ends is not None
         return self.ends
+
+    def status(self) -> SourceStatus:
+        return SourceStatus("kafka", ReplayCapability.SEEKABLE, error=self.trouble)
 
     def join(self, instance_id: str = "a") -> bool:
         return self.membership.register(Instance(instance_id, "h", 1, 0.0))
@@ -147,6 +151,9 @@ def test_who_was_heard_while_the_broker_told_the_ends_stays() -> None:
             assert fleet.beat()
             return {0: 10}
 
+        def status(self) -> SourceStatus:
+            return fleet.status()
+
     fleet.membership = Membership(
         fleet.gate,
         fleet.capacities,
@@ -170,10 +177,10 @@ def test_a_server_that_died_while_the_processor_was_down_times_out_after_its_res
         before.join(name)
         before.emit(1, offset=1, instance_id=name)
     with before.gate.quiesced():
-        kept = json.loads(json.dumps([before.gate.capture(), before.membership.registry.capture()]))
+        kept = json.loads(json.dumps([before.gate.capture(), before.membership.capture()]))
     after = Fleet({0: 20}, ready=False)
     after.gate.restore(kept[0])
-    after.membership.registry.restore(kept[1])
+    after.membership.restore(kept[1])
     after.clock.now += 100
     after.ready = True
     assert after.membership.check() == []
@@ -197,3 +204,43 @@ def test_no_capture_sees_a_member_whose_mark_was_not_lifted_yet() -> None:
         assert (fleet.members(), list(fleet.gate.capture()["marks"])) == ([], ["a"])
     joining.join()
     assert (fleet.members(), list(fleet.gate.capture()["marks"])) == (["a"], [])
+
+
+def test_a_mark_taken_while_the_broker_is_away_is_completed_when_it_is_back() -> None:
+    fleet = Fleet({0: 10})
+    fleet.trouble = "no broker"
+    fleet.join()
+    fleet.membership.depart("a")
+    fleet.membership.complete_marks()
+    fleet.trouble, fleet.ends = None, {0: 20}
+    # Unknown when it departed, and read before anybody could say so.
+    assert fleet.emit(1, offset=15) is IngestResult.ADMITTED
+    fleet.membership.complete_marks()
+    assert fleet.gate.streams() == []
+    assert fleet.emit(2, offset=19) is IngestResult.STALE
+    assert fleet.emit(3, offset=20) is IngestResult.ADMITTED
+    fleet.membership.complete_marks()
+    assert len(fleet.gate.streams()) == 1
+
+
+def test_who_registers_again_before_its_mark_is_complete_keeps_none() -> None:
+    fleet = Fleet({0: 10})
+    fleet.trouble = "no broker"
+    fleet.membership.depart("a")
+    fleet.join()
+    fleet.trouble = None
+    fleet.membership.complete_marks()
+    assert fleet.members() == ["a"]
+    assert fleet.emit(1, offset=3) is IngestResult.ADMITTED
+
+
+def test_an_incomplete_mark_is_still_to_be_completed_after_a_restart() -> None:
+    before = Fleet({0: 10})
+    before.trouble = "no broker"
+    before.membership.depart("a")
+    kept = json.loads(json.dumps([before.gate.capture(), before.membership.capture()]))
+    after = Fleet({0: 20})
+    after.gate.restore(kept[0])
+    after.membership.restore(kept[1])
+    after.membership.complete_marks()
+    assert after.emit(1, offset=19) is IngestResult.STALE
