@@ -51,7 +51,7 @@ class Sizes:
 
 FULL = Sizes(
     rounds=5,
-    entries=25_600,
+    entries=51_200,
     chunks=500_000,
     memory_chunks=1_000_000,
     peer_memory_chunks=200_000,

@@ -1,7 +1,7 @@
 """The work both sides are measured on, made from a chunk's number alone: no state, no files, the same
 everywhere.
 
-A fleet of one model stores chunks of 256 tokens, one entry a chunk, in batches of 64 entries, one batch a
+A fleet of one model stores chunks of 256 tokens, one entry a chunk, in batches of 256 entries, one batch a
 record. Chunk `i` always has the same hash, tokens and offset, so a query that hits chunk `i` can be made
 without keeping it. Runs under both interpreters, so it needs NumPy and nothing else.
 """
@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 CHUNK_SIZE = 256
-BATCH_ENTRIES = 64
+BATCH_ENTRIES = 256
 VOCABULARY = 128_000
 MODEL = "bench/model-70b"
 INSTANCE = "bench-0"
@@ -54,13 +54,13 @@ def chunks(number: int) -> Chunks:
     )
 
 
-def head(number: int) -> dict[str, object]:
-    """What the batch of `number` says beside its entries; sequence numbers count from 1 without holes."""
+def head(number: int, seq: int = 0, event_type: str = "store") -> dict[str, object]:
+    """What the batch of `number` says beside its entries; a stream of stores alone numbers itself."""
     return {
         "instance_id": INSTANCE,
         "incarnation": 1,
-        "seq": number + 1,
-        "event_type": "store",
+        "seq": seq or number + 1,
+        "event_type": event_type,
         "tier": "l1",
         "backend": "dram",
         "shared": False,
@@ -68,25 +68,25 @@ def head(number: int) -> dict[str, object]:
     }
 
 
-def row_record(number: int) -> bytes:
+def row_record(number: int, seq: int = 0) -> bytes:
     """Batch `number` as one record of the row wire, the form that LMCache's emitters send."""
     stored = chunks(number)
     entries = [
         {
-            "key": {
-                "chunk_hash_hex": digest.tobytes().hex(),
-                "model_name": MODEL,
-                "kv_rank": KV_RANK,
-                "object_group_id": 0,
-                "cache_salt": "",
-            },
+            "key": _key(digest),
             "size_bytes": SIZE_BYTES,
             "token_ids": tokens.tolist(),
             "token_offset": int(offset),
         }
         for digest, tokens, offset in zip(stored.hashes, stored.tokens, stored.offsets, strict=True)
     ]
-    return json.dumps({"batches": [{**head(number), "entries": entries}]}, separators=(",", ":")).encode()
+    return _record({**head(number, seq), "entries": entries})
+
+
+def delete_record(number: int, seq: int) -> bytes:
+    """The deletes of what batch `number` stored, as one record of the row wire."""
+    entries = [{"key": _key(digest)} for digest in chunks(number).hashes]
+    return _record({**head(number, seq, "delete"), "entries": entries})
 
 
 def queries(count: int, length: int, hits: int, stored_chunks: int) -> Iterator[NDArray[np.uint32]]:
@@ -106,3 +106,17 @@ def queries(count: int, length: int, hits: int, stored_chunks: int) -> Iterator[
             batch, row = divmod(int(chunk), BATCH_ENTRIES)
             tokens[start : start + CHUNK_SIZE] = chunks(batch).tokens[row]
         yield tokens
+
+
+def _key(digest: NDArray[np.uint8]) -> dict[str, object]:
+    return {
+        "chunk_hash_hex": digest.tobytes().hex(),
+        "model_name": MODEL,
+        "kv_rank": KV_RANK,
+        "object_group_id": 0,
+        "cache_salt": "",
+    }
+
+
+def _record(batch: dict[str, object]) -> bytes:
+    return json.dumps({"batches": [batch]}, separators=(",", ":")).encode()

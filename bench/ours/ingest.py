@@ -2,42 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from itertools import count
-
 from bench import workload
 from bench.ours import engine
 from bench.ours.wire import column_record
+from bench.turnover import Turnover
 from bench.worker import Figures, Parameters, Round, seconds, serve
 from processor.batch import EventBatch
 
-MAX_CHUNKS = 4_000_000
+MAX_CHUNKS = 1_000_000
 
 
 def prepare(parameters: Parameters) -> Round:
-    """Each round takes the next `entries` of one endless stream, on an engine of its own for each wire."""
-    batches = parameters["entries"] // workload.BATCH_ENTRIES
-    wires = [_Wire("rows", workload.row_record), _Wire("columns", column_record)]
+    """Each round stores the next `entries` of one endless stream, on an engine of its own for each wire."""
+    wires = [
+        _Wire("rows", Turnover(parameters["entries"], workload.row_record)),
+        _Wire("columns", Turnover(parameters["entries"], column_record)),
+    ]
 
     def run() -> Figures:
         figures: Figures = {}
         for wire in wires:
-            figures |= wire.round(batches)
+            figures |= wire.round()
         return figures
 
+    run()
+    run()
     return run
 
 
 class _Wire:
-    def __init__(self, name: str, record: Callable[[int], bytes]) -> None:
+    def __init__(self, name: str, turnover: Turnover) -> None:
         self._name = name
-        self._record = record
-        self._numbers: Iterator[int] = count()
+        self._turnover = turnover
         self._decoder, self._gate, _ = engine.build(MAX_CHUNKS)
-        self.round(2)  # loads the compiled kernels
 
-    def round(self, batches: int) -> Figures:
-        records = [self._record(next(self._numbers)) for _ in range(batches)]
+    def round(self) -> Figures:
+        for record in self._turnover.deletes():
+            self._gate.offer_all(engine.decode(self._decoder, record))
+        records = self._turnover.stores()
         decoded: list[list[EventBatch]] = []
 
         def decode() -> None:
@@ -48,7 +50,7 @@ class _Wire:
                 self._gate.offer_all(body)
 
         decoding, applying = seconds(decode), seconds(apply)
-        entries = batches * workload.BATCH_ENTRIES
+        entries = len(records) * workload.BATCH_ENTRIES
         return {
             f"{self._name}_per_s": entries / (decoding + applying),
             f"{self._name}_decode_per_s": entries / decoding,

@@ -9,7 +9,7 @@ from producer.events import CacheEventBatch, CacheEventEntry, ObjectKey
 from producer.wire import encode_columns
 
 
-def column_record(number: int) -> bytes:
+def column_record(number: int, seq: int = 0) -> bytes:
     """Batch `number` as one record of the column wire."""
     stored = workload.chunks(number)
     entries = [
@@ -21,5 +21,5 @@ def column_record(number: int) -> bytes:
         )
         for digest, tokens, offset in zip(stored.hashes, stored.tokens, stored.offsets, strict=True)
     ]
-    head: dict[str, Any] = workload.head(number)
+    head: dict[str, Any] = workload.head(number, seq)
     return encode_columns([CacheEventBatch(**head, entries=entries)])

@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-from itertools import count
 from typing import Any
 
 from lmcache.v1.mp_coordinator.schemas import CacheEventsRequest  # type: ignore[import-not-found]
 
 from bench import workload
 from bench.peer.coordinator import build
+from bench.turnover import Turnover
 from bench.worker import Figures, Parameters, Round, seconds, serve
 
 
 def prepare(parameters: Parameters) -> Round:
-    """Each round takes the next `entries` of one endless stream."""
+    """Each round stores the next `entries` of one endless stream."""
     gate, _ = build()
-    batches = parameters["entries"] // workload.BATCH_ENTRIES
-    numbers = count()
+    turnover = Turnover(parameters["entries"], workload.row_record)
 
     def run() -> Figures:
-        records = [workload.row_record(next(numbers)) for _ in range(batches)]
+        for record in turnover.deletes():
+            gate.ingest_batches(CacheEventsRequest.model_validate_json(record).batches)
+        records = turnover.stores()
         decoded: list[Any] = []
 
         def decode() -> None:
@@ -30,12 +31,14 @@ def prepare(parameters: Parameters) -> Round:
                 gate.ingest_batches(body)
 
         decoding, applying = seconds(decode), seconds(apply)
-        entries = batches * workload.BATCH_ENTRIES
+        entries = len(records) * workload.BATCH_ENTRIES
         return {
             "rows_per_s": entries / (decoding + applying),
             "rows_decode_per_s": entries / decoding,
         }
 
+    run()
+    run()
     return run
 
 
