@@ -12,7 +12,7 @@ from typing import Any
 
 from processor.ingest.ranges import LossReason, RangeSet, RangeState, SeqRange
 from processor.ingest.source import Horizon, Mark, Position
-from processor.ingest.stream import Cursor
+from processor.ingest.stream import Cursor, Reapplication
 
 Plain = dict[str, Any]
 """A JSON object."""
@@ -31,6 +31,8 @@ def capture_cursor(cursor: Cursor) -> Plain:
         "conflict": cursor.conflict,
         "stale_run": cursor.stale_run,
         "ranges": [_capture_range(held) for held in cursor.ranges],
+        "past": [list(pair) for pair in cursor.past.items()],
+        "reapply": None if cursor.reapply is None else [cursor.reapply.incarnation, cursor.reapply.first],
     }
 
 
@@ -43,6 +45,8 @@ def restore_cursor(data: Mapping[str, Any]) -> Cursor:
     cursor.conflict = data["conflict"]
     cursor.stale_run = data["stale_run"]
     cursor.ranges = RangeSet([_restore_range(held) for held in data["ranges"]])
+    cursor.past = {int(incarnation): int(epoch) for incarnation, epoch in data["past"]}
+    cursor.reapply = None if data["reapply"] is None else Reapplication(*data["reapply"])
     return cursor
 
 

@@ -17,6 +17,8 @@ logger = logging.getLogger(__name__)
 
 LOG_INTERVAL = 60.0
 """Seconds between two log lines about one emitter."""
+MAX_PLACES = 4096
+"""Emitters and partitions of which it is known that some record was skipped."""
 MAX_LOGGED = 4096
 """Emitters whose last log line is remembered."""
 FLUSH_TIMEOUT = 2.0
@@ -43,11 +45,14 @@ class DeadLetters:
         self._topic = topic
         self._clock = clock
         self._logged: dict[bytes, float] = {}
+        self._places: set[tuple[bytes | None, int | None]] = set()
         self._producer = Producer({**settings, "error_cb": _log_error}, logger=logger) if topic else None
 
     def add(self, message: Message, reason: str) -> None:
         """Count a record, log it unless its emitter was logged within the minute, and copy it."""
         self.count += 1
+        if len(self._places) < MAX_PLACES:
+            self._places.add((message.key(), message.partition()))
         key = message.key() or b""
         now = self._clock()
         if now - self._logged.get(key, -LOG_INTERVAL) >= LOG_INTERVAL:
@@ -60,6 +65,11 @@ class DeadLetters:
             )
         if self._producer is not None:
             self._copy(self._producer, message, reason)
+
+    def may_hide(self, key: bytes, partition: int) -> bool:
+        """Whether a record skipped on `partition` may have been one with that key."""
+        places = self._places
+        return len(places) >= MAX_PLACES or (key, partition) in places or (None, partition) in places
 
     def close(self) -> None:
         """Wait a moment for copies under way."""

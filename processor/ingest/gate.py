@@ -33,6 +33,7 @@ from processor.ingest.capture import Plain, capture_cursor, capture_marks, resto
 from processor.ingest.ledger import Ledger, Log
 from processor.ingest.outcomes import GateCounters, IngestResult, IngestSummary, UnknownStream
 from processor.ingest.ranges import LossReason
+from processor.ingest.repairs import Repairs
 from processor.ingest.source import Mark, Position
 from processor.ingest.stream import Cursor, LostRange, StreamStatus
 
@@ -63,6 +64,9 @@ class EventGate:
         repair_window: seconds for which a late batch still repairs a lost range.
         clock: seconds since the epoch.
         seekable: some source can read the log again. Without one, what is missing is lost at once.
+
+    Attributes:
+        repairs: what replay may do to the streams.
     """
 
     def __init__(
@@ -80,8 +84,7 @@ class EventGate:
         # Reentrant for `quiesced` alone, whose caller captures under it.
         self._lock = threading.RLock()
         self._ledger = Ledger(broadcaster, clock)
-        self._marks: dict[str, dict[int, int]] = {}
-        self._batches = dict.fromkeys(IngestResult, 0)
+        self.repairs = Repairs(self._ledger, self._lock, clock)
 
     def offer(self, batch: EventBatch, position: Position | None = None) -> IngestResult:
         """Admit `batch` or drop it. What is admitted has reached every consumer on return.
@@ -90,7 +93,7 @@ class EventGate:
         """
         with self._lock:
             result = self._admit(batch, position)
-            self._batches[result] += 1
+            self._ledger.results[result] += 1
             return result
 
     def offer_all(self, batches: Iterable[EventBatch], position: Position | None = None) -> IngestSummary:
@@ -113,13 +116,13 @@ class EventGate:
         """
         with self._lock:
             if mark is not None:
-                self._marks[instance_id] = dict(mark)
+                self._ledger.marks[instance_id] = dict(mark)
             return self._ledger.forget(instance_id)
 
     def register_instance(self, instance_id: str) -> None:
         """The instance is (again) a member of the fleet: records from before its departure count again."""
         with self._lock:
-            self._marks.pop(instance_id, None)
+            self._ledger.marks.pop(instance_id, None)
 
     def reset(self, instance_id: str) -> None:
         """End a conflict: fence and forget; the next batch opens a fresh cursor, whatever its incarnation.
@@ -129,7 +132,7 @@ class EventGate:
         """
         with self._lock:
             self._ledger.known(instance_id)
-            self._marks.pop(instance_id, None)
+            self._ledger.marks.pop(instance_id, None)
             self._ledger.forget(instance_id)
 
     def accept_loss(
@@ -152,7 +155,7 @@ class EventGate:
             named = incarnation is not None or first is not None or last is not None
             cursor.ranges.accept(incarnation, 1 if first is None else first, last, closed=named)
             self._ledger.reconcile(cursor)
-            return cursor.status()
+            return self._ledger.status(cursor)
 
     def lose_tails(self, partition: int, reason: LossReason = LossReason.BEFORE_LOG) -> None:
         """The log of `partition` was cut where it was read: its emitters may have lost what comes next."""
@@ -168,22 +171,23 @@ class EventGate:
                 if not cursor.positions:
                     continue
                 cursor.leave_log()
+                cursor.reapply = None
                 for held in cursor.ranges:
                     cursor.ranges.lose(held.incarnation, 1, None, LossReason.BEFORE_LOG, self._clock())
                 self._lose_tail(cursor, LossReason.BEFORE_LOG)
             # What a departed instance left unread is gone with it.
-            self._marks = {instance_id: {} for instance_id in self._marks}
+            self._ledger.marks = {instance_id: {} for instance_id in self._ledger.marks}
 
     def stream(self, instance_id: str) -> StreamStatus | None:
         """One stream's status, None if it is not known."""
         with self._lock:
             cursor = self._ledger.cursors.get(instance_id)
-            return None if cursor is None else cursor.status()
+            return None if cursor is None else self._ledger.status(cursor)
 
     def streams(self, gap: bool | None = None) -> list[StreamStatus]:
         """Every stream's status, by `instance_id`; with `gap`, only of those whose `gap_detected` is that."""
         with self._lock:
-            statuses = [cursor.status() for _, cursor in sorted(self._ledger.cursors.items())]
+            statuses = [self._ledger.status(cursor) for _, cursor in sorted(self._ledger.cursors.items())]
         return [status for status in statuses if gap is None or status.gap_detected == gap]
 
     def counters(self) -> GateCounters:
@@ -192,7 +196,7 @@ class EventGate:
             gaps=self._ledger.gaps,
             gaps_cleared=self._ledger.gaps_cleared,
             fences=self._ledger.fences,
-            batches={result.value: count for result, count in self._batches.items()},
+            batches={result.value: count for result, count in self._ledger.results.items()},
             entries={kind.value: count for kind, count in self._ledger.entries.items()},
         )
 
@@ -219,7 +223,7 @@ class EventGate:
             return {
                 "streams": [capture_cursor(cursor) for cursor in self._ledger.cursors.values()],
                 "epochs": dict(self._ledger.epochs),
-                "marks": capture_marks(self._marks),
+                "marks": capture_marks(self._ledger.marks),
             }
 
     def restore(self, data: Mapping[str, Any]) -> None:
@@ -232,7 +236,7 @@ class EventGate:
             cursors = restore_cursors(data["streams"])
             marks = {instance_id: restore_mark(mark) for instance_id, mark in data["marks"].items()}
             self._ledger.restore(cursors, {str(name): int(epoch) for name, epoch in data["epochs"].items()})
-            self._marks = marks
+            self._ledger.marks = marks
 
     def tick(self, now: float, watermark: float, clock_skew: float) -> None:
         """Housekeeping, once a second or so.
@@ -255,7 +259,7 @@ class EventGate:
                 self._broadcaster.expire(watermark - clock_skew)
 
     def _admit(self, batch: EventBatch, position: Position | None) -> IngestResult:
-        if self._marks and self._departed(batch.instance_id, position):
+        if self._ledger.marks and self._ledger.departed(batch.instance_id, position):
             return IngestResult.STALE
         cursor = self._ledger.cursors.get(batch.instance_id)
         if cursor is None:
@@ -323,10 +327,6 @@ class EventGate:
         if not cursor.ranges.tail(cursor.incarnation):
             self._ledger.add_range(cursor, cursor.last_seq + 1, None, reason)
         self._ledger.reconcile(cursor)
-
-    def _departed(self, instance_id: str, position: Position | None) -> bool:
-        mark = self._marks.get(instance_id)
-        return mark is not None and position is not None and position.offset < mark.get(position.partition, 0)
 
     def _warn_of_conflict(self, cursor: Cursor, what: str) -> None:
         if self._due(cursor.conflict_logged):

@@ -16,6 +16,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
@@ -27,9 +28,13 @@ from processor.ingest.gate import EventGate
 from processor.ingest.kafka_settings import GONE, REQUEST_TIMEOUT, KafkaSettings, reason_of
 from processor.ingest.kafka_topic import LogId, TopicError, TopicInspector
 from processor.ingest.offsets import OffsetIndex
-from processor.ingest.progress import PartitionProgress, lag_seconds, watermark
-from processor.ingest.records import RecordReader, position_of
+from processor.ingest.progress import LogProgress, PartitionProgress
+from processor.ingest.records import Drain, RecordReader, position_of
+from processor.ingest.replay import Replayer, ReplayTotals
+from processor.ingest.scanner import Scanner
+from processor.ingest.search import Knowledge
 from processor.ingest.source import Mark, Position, ReplayCapability, SourceStatus
+from processor.ingest.stream import ReplayStatus
 
 __all__ = ["KafkaEventSource", "KafkaSettings"]
 
@@ -43,10 +48,6 @@ END_INTERVAL = 0.2
 """Seconds from one look at the ends that the broker has sent along to the next."""
 RETRY_INTERVAL = 1.0
 """Seconds from one attempt to reach the broker or the topic to the next."""
-DRAIN_RECORDS = 500
-"""Records taken in one call behind the first."""
-DRAIN_BYTES = 1_000_000
-"""Bytes that such a call should take at most: it copies them while it holds the GIL."""
 LOG_INTERVAL = 60.0
 """Seconds between two log lines about one and the same trouble."""
 
@@ -76,17 +77,16 @@ class KafkaEventSource:
         self._reader = RecordReader(decoder, clock)
         self._settings = settings
         self._clock = clock
-        self._start_positions = dict(positions or {})
-        self._whole: set[int] = set()
         self._log_id = LogId()
-        self._partitions: dict[int, PartitionProgress] = {}
+        self._progress = LogProgress(positions)
         self._topic: TopicInspector | None = None
         self._dead_letters: DeadLetters | None = None
         self._trouble: str | None = f"topic {settings.topic!r} has not been reached yet"
         self._logged: tuple[str, float] = ("", float("-inf"))
-        self._record_bytes = 1000.0
+        self._drain = Drain()
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._run, name="kafka-source", daemon=True)
+        self._replayer = Replayer(gate.repairs, self, clock=clock)
         gate.follow(self)
 
     def start(self) -> None:
@@ -106,6 +106,7 @@ class KafkaEventSource:
 
     def stop(self) -> None:
         """End reading; when this returns, nothing more is offered to the gate."""
+        self._replayer.stop()
         self._ending.set()
         if self._thread.is_alive():
             self._thread.join()
@@ -114,26 +115,24 @@ class KafkaEventSource:
 
     def status(self) -> SourceStatus:
         """How far reading has come, and why it does not go on if it does not."""
-        partitions = self._progress()
-        trouble = self._trouble
-        lag = None if trouble is not None else lag_seconds(partitions, self._clock())
+        progress, trouble = self._progress, self._trouble
         return SourceStatus(
             name="kafka",
             capability=ReplayCapability.SEEKABLE,
-            partitions=[partition.status() for partition in partitions],
-            lag_seconds=lag,
-            caught_up=trouble is None and bool(partitions) and all(p.lag == 0 for p in partitions),
+            partitions=[partition.status() for partition in progress],
+            lag_seconds=None if trouble is not None else progress.lag_seconds(self._clock()),
+            caught_up=trouble is None and progress.caught_up(),
             error=trouble,
             undecodable=self._dead_letters.count if self._dead_letters else 0,
         )
 
     def watermark(self) -> float:
         """The time in seconds up to which every partition has been read; 0 while unknown."""
-        return watermark(self._progress(), self._clock(), self._trouble is None)
+        return self._progress.watermark(self._clock(), self._trouble is None)
 
     def positions(self) -> dict[int, int]:
         """The next offset to read of every partition."""
-        return {partition.partition: partition.position for partition in self._progress()}
+        return self._progress.positions()
 
     def capture(self, positions: Mark | None = None) -> Plain:
         """Where reading stands, in which log, and where batches stand there, as plain data that JSON holds.
@@ -146,7 +145,7 @@ class KafkaEventSource:
             "cluster_id": self._log_id.cluster_id,
             "topic_id": self._log_id.topic_id,
             "positions": capture_mark(self.positions() if positions is None else positions),
-            "whole": sorted(self._whole),
+            "began": capture_mark(self._progress.began),
             "offsets": self.offsets.capture(),
         }
 
@@ -159,14 +158,13 @@ class KafkaEventSource:
             KeyError, TypeError, ValueError: it is no such capture.
         """
         log_id = LogId(str(data["cluster_id"]), str(data["topic_id"]))
-        positions = restore_mark(data["positions"])
+        progress = LogProgress(restore_mark(data["positions"]), restore_mark(data["began"]))
         self.offsets.restore(data["offsets"])
-        self._whole = {int(partition) for partition in data["whole"]}
-        self._log_id, self._start_positions = log_id, positions
+        self._log_id, self._progress = log_id, progress
 
     def end_offsets(self) -> dict[int, int]:
         """The end of every partition at this moment, or as last heard of if the broker does not answer."""
-        known = {p.partition: max(p.position, p.end or 0) for p in self._progress()}
+        known = {p.partition: max(p.position, p.end or 0) for p in self._progress}
         if self._topic is None or self._trouble is not None:
             return known
         try:
@@ -176,8 +174,47 @@ class KafkaEventSource:
             logger.warning("the ends of topic %r are not known exactly: %s", self._settings.topic, error)
         return known
 
-    def _progress(self) -> list[PartitionProgress]:
-        return [progress for _, progress in sorted(self._partitions.copy().items())]
+    def ask_ends(self) -> dict[int, int]:
+        """Where every partition of the topic ends.
+
+        Raises:
+            KafkaException, TopicError: the broker does not tell.
+        """
+        assert self._topic is not None
+        partitions = self._topic.partitions(REQUEST_TIMEOUT)
+        return {partition: self._topic.bounds(partition, REQUEST_TIMEOUT)[1] for partition in partitions}
+
+    def knowledge(self) -> Knowledge:
+        """What is known of where batches stand."""
+        return Knowledge(self._progress.began, self.offsets.before, self.offsets.first, self._may_hide)
+
+    def replay(
+        self,
+        instance_id: str,
+        incarnation: int | None = None,
+        first: int | None = None,
+        last: int | None = None,
+    ) -> None:
+        """Search the log for what a stream lacks: every open range, or what the other arguments name.
+
+        A closed range must be named by at least one of them; the stream is then re-applied from there on.
+        Returns at once; the stream's status tells how far it is.
+
+        Raises:
+            UnknownStream: nothing is known of the instance.
+        """
+        self._replayer.request(instance_id, incarnation, first, last)
+
+    def replay_status(self, instance_id: str) -> ReplayStatus | None:
+        """What replay does about a stream."""
+        return self._replayer.status(instance_id)
+
+    def replays(self) -> ReplayTotals:
+        """What replay does, and has done, in numbers."""
+        return ReplayTotals(self._replayer.states(), replace(self._replayer.counters()))
+
+    def _may_hide(self, instance_id: str, partition: int) -> bool:
+        return self._dead_letters is None or self._dead_letters.may_hide(instance_id.encode(), partition)
 
     def _run(self) -> None:
         while not self._ending.is_set():
@@ -198,13 +235,14 @@ class KafkaEventSource:
         consumer = self._settings.new_consumer(self._on_error)
         try:
             self._assign(consumer, partitions)
+            self._start_replay()
             refresh = time.monotonic() + REFRESH_INTERVAL
             look = 0.0
             while not self._ending.is_set():
                 message = consumer.poll(POLL_TIMEOUT)
                 if message is not None:
                     self._take(consumer, message)
-                    for further in consumer.consume(self._drain_size(), timeout=0):
+                    for further in consumer.consume(self._drain.size(), timeout=0):
                         self._take(consumer, further)
                 now = time.monotonic()
                 if now >= look:
@@ -218,6 +256,13 @@ class KafkaEventSource:
         finally:
             consumer.close()
 
+    def _start_replay(self) -> None:
+        """Once the log is known to be the one that the gaps showed in."""
+        if not self._replayer.started:
+            assert self._topic is not None
+            offer = self._gate.repairs.offer
+            self._replayer.start(Scanner(self._settings, self._topic, self._reader, offer))
+
     def _on_error(self, error: KafkaError) -> None:
         if error.code() == KafkaError._ALL_BROKERS_DOWN:
             self._note_trouble(f"no broker of {self._settings.bootstrap_servers} can be reached")
@@ -228,7 +273,7 @@ class KafkaEventSource:
         assert self._topic is not None
         partitions = self._topic.partitions(REQUEST_TIMEOUT)
         if not partitions:
-            if self._partitions:
+            if self._progress.partitions:
                 # If it comes back, it is another log.
                 self._begin_anew(LogId())
             raise TopicError(f"topic {self._settings.topic!r} does not exist; waiting for it")
@@ -246,24 +291,23 @@ class KafkaEventSource:
     def _begin_anew(self, log_id: LogId) -> None:
         """What was read so far lies in another log."""
         self._gate.lose_log()
-        self._log_id = log_id
-        self._start_positions, self._partitions, self._whole = {}, {}, set()
+        self._log_id, self._progress = log_id, LogProgress()
         self.offsets.clear()
 
     def _notice_new_partitions(self, consumer: Consumer) -> None:
-        read = self._partitions
+        read = self._progress
         try:
             found = self._find_partitions()
         except KafkaException as error:
             self._note_trouble(reason_of(error))
             return
-        if self._partitions is not read:
+        if self._progress is not read:
             raise TopicError(f"topic {self._settings.topic!r} was made anew; beginning at its start")
         if self._trouble is not None:
             # The ends heard of before the trouble would make it look as if nothing had come meanwhile.
             self._ask_for_ends()
             self._trouble = None
-        new = sorted(set(found) - set(self._partitions))
+        new = sorted(set(found) - set(self._progress.partitions))
         if new:
             logger.info("topic %r has new partitions: %s", self._settings.topic, new)
             self._assign(consumer, found)
@@ -271,21 +315,14 @@ class KafkaEventSource:
     def _assign(self, consumer: Consumer, partitions: list[int]) -> None:
         """Assign all partitions: known ones where they stand, others at their start."""
         assert self._topic is not None
-        for partition in partitions:
-            if partition not in self._partitions:
-                low, high = self._topic.bounds(partition, REQUEST_TIMEOUT)
-                position = self._start_positions.pop(partition, None)
-                if position is None:
-                    position = low
-                    self._whole.add(partition)
-                self._partitions[partition] = PartitionProgress(partition, position, high)
-        consumer.assign(
-            [TopicPartition(self._settings.topic, p.partition, p.position) for p in self._progress()]
-        )
+        for partition in set(partitions) - set(self._progress.partitions):
+            self._progress.begin(partition, *self._topic.bounds(partition, REQUEST_TIMEOUT))
+        topic = self._settings.topic
+        consumer.assign([TopicPartition(topic, p.partition, p.position) for p in self._progress])
         self._trouble = None
 
     def _refresh_ends(self, consumer: Consumer) -> None:
-        for progress in self._partitions.values():
+        for progress in self._progress:
             asked = TopicPartition(self._settings.topic, progress.partition)
             bounds = consumer.get_watermark_offsets(asked, cached=True)
             if bounds is not None and bounds[1] >= 0:
@@ -293,11 +330,8 @@ class KafkaEventSource:
 
     def _ask_for_ends(self) -> None:
         assert self._topic is not None
-        for progress in self._partitions.values():
+        for progress in self._progress:
             progress.end = max(self._topic.bounds(progress.partition, REQUEST_TIMEOUT)[1], progress.end or 0)
-
-    def _drain_size(self) -> int:
-        return max(1, min(DRAIN_RECORDS, int(DRAIN_BYTES / self._record_bytes)))
 
     def _take(self, consumer: Consumer, message: Message) -> None:
         error = message.error()
@@ -305,10 +339,10 @@ class KafkaEventSource:
             self._take_error(consumer, message, error)
             return
         position = position_of(message)
-        progress = self._partitions.get(position.partition)
+        progress = self._progress.partitions.get(position.partition)
         if progress is None or position.offset < progress.position:
             return  # left over from before an assignment
-        self._record_bytes += (len(message.value() or b"") - self._record_bytes) / 16
+        self._drain.saw(message)
         self._ingest(message, position)
         progress.position = position.offset + 1
         progress.read_time = self._reader.time_of(message)
@@ -316,7 +350,7 @@ class KafkaEventSource:
 
     def _take_error(self, consumer: Consumer, message: Message, error: KafkaError) -> None:
         position = position_of(message)
-        progress = self._partitions.get(position.partition)
+        progress = self._progress.partitions.get(position.partition)
         if error.code() == KafkaError._PARTITION_EOF:
             if progress is not None and position.offset >= progress.position:
                 progress.position = progress.end = position.offset
@@ -337,8 +371,8 @@ class KafkaEventSource:
             self._settings.topic, progress.partition, progress.position, error.str(), low,
         )  # fmt: skip
         self._gate.lose_tails(progress.partition)
-        progress.position, progress.end = low, high
-        self._assign(consumer, list(self._partitions))
+        self._progress.jump(progress.partition, low, high)
+        self._assign(consumer, list(self._progress.partitions))
 
     def _ingest(self, message: Message, position: Position) -> None:
         assert self._dead_letters is not None

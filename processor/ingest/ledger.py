@@ -13,10 +13,10 @@ from typing import Protocol
 from processor.batch import Admission, EventBatch
 from processor.ingest.broadcaster import Broadcaster
 from processor.ingest.failures import Failures
-from processor.ingest.outcomes import UnknownStream
+from processor.ingest.outcomes import IngestResult, UnknownStream
 from processor.ingest.ranges import LossReason, RangeState, SeqRange
 from processor.ingest.source import Horizon, Position
-from processor.ingest.stream import Cursor
+from processor.ingest.stream import Cursor, ReplayStatus, StreamStatus
 from producer.events import EventType
 
 
@@ -26,6 +26,9 @@ class Log(Protocol):
     def positions(self) -> dict[int, int]:
         """The next offset to read of every partition. Must not call the gate."""
 
+    def replay_status(self, instance_id: str) -> ReplayStatus | None:
+        """What replay does about a stream. Must not call the gate."""
+
 
 class Ledger:
     """The cursors of all streams.
@@ -33,8 +36,10 @@ class Ledger:
     Attributes:
         cursors: by `instance_id`.
         epochs: the latest given out, also of instances that were forgotten.
-        open_streams: how many streams have something open.
+        marks: of departures, by `instance_id`.
+        open_streams: how many streams wait for batches from the past.
         log: set once there is one.
+        results: batches offered, by what became of them.
         gaps, gaps_cleared, fences: totals since the start.
         entries: of applied batches.
     """
@@ -42,8 +47,10 @@ class Ledger:
     def __init__(self, broadcaster: Broadcaster, clock: Callable[[], float]) -> None:
         self.cursors: dict[str, Cursor] = {}
         self.epochs: dict[str, int] = {}
+        self.marks: dict[str, dict[int, int]] = {}
         self.failures = Failures()
         self.open_streams = 0
+        self.results = dict.fromkeys(IngestResult, 0)
         self.log: Log | None = None
         self.gaps = self.gaps_cleared = self.fences = 0
         self.entries = dict.fromkeys(EventType, 0)
@@ -79,6 +86,7 @@ class Ledger:
         if cursor is None:
             return False
         cursor.ranges.accept(None, 1, None, closed=True)
+        cursor.reapply = None
         self.reconcile(cursor)
         self.failures.forget(instance_id)
         return True
@@ -86,15 +94,7 @@ class Ledger:
     def apply(self, cursor: Cursor, batch: EventBatch, epoch: int, *, repaired: bool = False) -> None:
         """Hand a batch to the consumers that have not had it."""
         owed = self.failures.take(batch) if repaired and self.failures else None
-        admission = Admission(
-            batch=batch,
-            epoch=epoch,
-            repaired=repaired,
-            l1_void=batch.incarnation != cursor.incarnation,
-            keep_tombstones=cursor.ranges.open > 0,
-            # This stream's own share of the count is as of its last reconciliation.
-            keep_contents=repaired or cursor.ranges.open > 0 or self.open_streams > cursor.had_open,
-        )
+        admission = self._admission(cursor, batch, epoch, repaired)
         failed = self._broadcaster.broadcast(admission, None if owed is None else owed.consumers)
         if owed is None:
             self.entries[batch.event_type] += len(batch.columns.chunk)
@@ -105,6 +105,21 @@ class Ledger:
             cursor.ranges.add(
                 SeqRange(batch.incarnation, epoch, batch.seq, batch.seq, state, reason, self._clock())
             )
+
+    def apply_again(self, cursor: Cursor, batch: EventBatch, epoch: int) -> None:
+        """Hand a batch out that was applied before; a consumer that fails has it all the same."""
+        self._broadcaster.broadcast(self._admission(cursor, batch, epoch, repaired=True))
+
+    def _admission(self, cursor: Cursor, batch: EventBatch, epoch: int, repaired: bool) -> Admission:
+        return Admission(
+            batch=batch,
+            epoch=epoch,
+            repaired=repaired,
+            l1_void=batch.incarnation != cursor.incarnation,
+            keep_tombstones=cursor.waits,
+            # This stream's own share of the count is as of its last reconciliation.
+            keep_contents=repaired or cursor.waits or self.open_streams > cursor.had_open,
+        )
 
     def offer_failures_again(self) -> None:
         """Offer the batches that some consumer did not take once more."""
@@ -142,7 +157,7 @@ class Ledger:
             cursor.gap_detected = gap
             self.gaps += gap
             self.gaps_cleared += not gap
-        has_open = cursor.ranges.open > 0
+        has_open = cursor.waits
         if has_open != cursor.had_open:
             cursor.had_open = has_open
             self.open_streams += 1 if has_open else -1
@@ -156,9 +171,18 @@ class Ledger:
         self.open_streams = 0
         for cursor in cursors.values():
             cursor.gap_detected = cursor.ranges.flags(cursor.incarnation)
-            cursor.had_open = cursor.ranges.open > 0
+            cursor.had_open = cursor.waits
             self.gaps += cursor.gap_detected
             self.open_streams += cursor.had_open
+
+    def departed(self, instance_id: str, position: Position | None) -> bool:
+        """Whether a record is from before the instance's departure."""
+        mark = self.marks.get(instance_id)
+        return mark is not None and position is not None and position.offset < mark.get(position.partition, 0)
+
+    def status(self, cursor: Cursor) -> StreamStatus:
+        """A stream as operators see it."""
+        return cursor.status(None if self.log is None else self.log.replay_status(cursor.instance_id))
 
     def _fence(self, instance_id: str) -> None:
         self.fences += 1

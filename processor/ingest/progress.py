@@ -6,9 +6,10 @@ look at a moment ago.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
-from processor.ingest.source import PartitionStatus
+from processor.ingest.source import Mark, PartitionStatus
 
 
 @dataclass(slots=True)
@@ -49,13 +50,54 @@ class PartitionProgress:
         return now if self.lag == 0 and connected else self.read_time
 
 
-def lag_seconds(partitions: list[PartitionProgress], now: float) -> float | None:
-    """The greatest lag, None if that of any is unknown or there are none."""
-    lags = [partition.lag_seconds(now) for partition in partitions]
-    known = [lag for lag in lags if lag is not None]
-    return max(known) if known and len(known) == len(lags) else None
+class LogProgress:
+    """All partitions of one log.
 
+    Args:
+        positions: where reading goes on, by partition; it begins at the earliest record of any other.
+        began: the offsets at which reading began, of those that were read from their earliest record on.
 
-def watermark(partitions: list[PartitionProgress], now: float, connected: bool) -> float:
-    """The least watermark, 0 if there are none."""
-    return min((partition.watermark(now, connected) for partition in partitions), default=0.0)
+    Attributes:
+        partitions: those being read.
+    """
+
+    def __init__(self, positions: Mark | None = None, began: Mark | None = None) -> None:
+        self.partitions: dict[int, PartitionProgress] = {}
+        self.began = dict(began or {})
+        self._positions = dict(positions or {})
+
+    def __iter__(self) -> Iterator[PartitionProgress]:
+        """The partitions being read, ascending."""
+        return iter([progress for _, progress in sorted(self.partitions.copy().items())])
+
+    def positions(self) -> dict[int, int]:
+        """The next offset to read of every partition, also of those whose reading has yet to go on."""
+        return self._positions | {progress.partition: progress.position for progress in self}
+
+    def begin(self, partition: int, low: int, high: int) -> None:
+        """A partition that has records from `low` to `high` is being read, if it was not already."""
+        if partition not in self.partitions:
+            position = self._positions.get(partition)
+            if position is None:
+                position = self.began[partition] = low
+            self.partitions[partition] = PartitionProgress(partition, position, high)
+
+    def jump(self, partition: int, low: int, high: int) -> None:
+        """The log does not hold the position; reading goes on at the earliest record."""
+        progress = self.partitions[partition]
+        progress.position, progress.end = low, high
+        self.began[partition] = low
+
+    def caught_up(self) -> bool:
+        """Every partition has been read to its end, and there is one."""
+        return bool(self.partitions) and all(progress.lag == 0 for progress in self)
+
+    def lag_seconds(self, now: float) -> float | None:
+        """The greatest lag, None if that of any is unknown or there are none."""
+        lags = [progress.lag_seconds(now) for progress in self]
+        known = [lag for lag in lags if lag is not None]
+        return max(known) if known and len(known) == len(lags) else None
+
+    def watermark(self, now: float, connected: bool) -> float:
+        """The least watermark, 0 if there are none."""
+        return min((progress.watermark(now, connected) for progress in self), default=0.0)

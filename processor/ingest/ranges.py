@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from processor.ingest.source import Horizon, Position
+from processor.ingest.source import Horizon, Mark, Position
 
 MAX_RANGES = 1024
 """Ranges kept for one emitter, over all its incarnations."""
@@ -210,22 +210,40 @@ class RangeSet:
 
     def repair(self, incarnation: int, seq: int) -> SeqRange | None:
         """Take `seq` out of the open range that holds it and return that range; None if no open one does."""
-        index = bisect_right(self._ranges, (incarnation, seq), key=_order) - 1
-        if index < 0:
+        index = self._holding(incarnation, seq)
+        if index is None or not self._ranges[index].is_open:
             return None
         held = self._ranges[index]
-        if held.incarnation != incarnation or not held.is_open or (held.last is not None and held.last < seq):
-            return None
         self._move(index, seq, seq, RangeEvent.ARRIVED, held.since)
         self._trim(held.since)
         return held
 
-    def lose(self, incarnation: int, first: int, last: int | None, reason: LossReason, now: float) -> None:
-        """Give up what is missing between `first` and `last` (None: without end)."""
+    def reapply(self, incarnation: int, seq: int) -> SeqRange | None:
+        """Take `seq` out of the closed range that holds it, and return that; None if no closed one does."""
+        index = self._holding(incarnation, seq)
+        if index is None or self._ranges[index].state is not RangeState.CLOSED:
+            return None
+        held = self._ranges[index]
+        self._move(index, seq, seq, RangeEvent.REAPPLIED, held.since)
+        self._trim(held.since)
+        return held
+
+    def lose(
+        self,
+        incarnation: int,
+        first: int,
+        last: int | None,
+        reason: LossReason,
+        now: float,
+        *,
+        epoch: int | None = None,
+    ) -> None:
+        """Give up what is missing between `first` and `last` (None: without end), of one epoch or of any."""
         for index in self._meeting(incarnation, first, last):
             held = self._ranges[index]
             # One that has a reason already is being offered to the consumer that failed.
-            if held.state is RangeState.MISSING and held.reason is None:
+            searched = held.state is RangeState.MISSING and held.reason is None
+            if searched and epoch in (None, held.epoch):
                 self._move(index, first, last, RangeEvent.VERDICT, now, reason)
         self._trim(now)
 
@@ -244,6 +262,34 @@ class RangeSet:
             if closed or self._ranges[index].is_open:
                 self._move(index, first, last, RangeEvent.ACCEPTED, self._ranges[index].since)
         self._trim(0.0)
+
+    def note_ends(self, ends: Mark, asked: float) -> None:
+        """Where the log ended at the time `asked` or later, for what was missing by then."""
+        self._ranges = [
+            replace(held, horizon=replace(held.horizon, ends=ends))
+            if held.horizon is not None and held.horizon.ends is None and held.since <= asked
+            else held
+            for held in self._ranges
+        ]
+
+    def lacks(self, wanted: SeqRange) -> bool:
+        """Whether a batch of `wanted` would still repair an open range."""
+        return any(
+            self._ranges[index].is_open and self._ranges[index].epoch == wanted.epoch
+            for index in self._meeting(wanted.incarnation, wanted.first, wanted.last)
+        )
+
+    def missing_batches(self) -> int:
+        """How many batches are missing."""
+        return sum(held.batches for held in self._ranges if held.state is RangeState.MISSING)
+
+    def _holding(self, incarnation: int, seq: int) -> int | None:
+        index = bisect_right(self._ranges, (incarnation, seq), key=_order) - 1
+        if index < 0:
+            return None
+        held = self._ranges[index]
+        within = held.incarnation == incarnation and (held.last is None or held.last >= seq)
+        return index if within else None
 
     def _meeting(self, incarnation: int | None, first: int, last: int | None) -> list[int]:
         # Backwards, so that moving one range leaves the indices of those still to come as they are.

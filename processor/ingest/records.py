@@ -15,6 +15,27 @@ from processor.ingest.source import Position
 logger = logging.getLogger(__name__)
 
 
+DRAIN_RECORDS = 500
+"""Records taken in one call behind the first."""
+DRAIN_BYTES = 1_000_000
+"""Bytes that such a call should take at most: it copies them while it holds the GIL."""
+
+
+class Drain:
+    """How many records to take at once, going by the size of those before."""
+
+    def __init__(self) -> None:
+        self._mean_bytes = 1000.0
+
+    def size(self) -> int:
+        """So many."""
+        return max(1, min(DRAIN_RECORDS, int(DRAIN_BYTES / self._mean_bytes)))
+
+    def saw(self, message: Message) -> None:
+        """A record went by."""
+        self._mean_bytes += (len(message) - self._mean_bytes) / 16
+
+
 class RecordReader:
     """Decodes records and checks that each is of one emitter, the one that its key names.
 

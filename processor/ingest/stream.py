@@ -17,6 +17,8 @@ from producer.events import EventType
 
 REMEMBERED = 64
 """Batches whose outline is kept a stream."""
+MAX_PAST = 1024
+"""Incarnations whose epoch is remembered a stream."""
 STALE_RUN = 3
 """So many stale batches with nothing between them mean that whoever sends them is heard only as stale."""
 
@@ -32,6 +34,35 @@ class LostRange:
     last: int | None
     incarnation: int
     reason: LossReason | None
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayStatus:
+    """What replay does about a stream.
+
+    Attributes:
+        state: as `processor.ingest.replay.ReplayState` has them.
+        partition: the one being read, None while none is.
+        offset: the next one to read there.
+        until: the offset that reading ends before.
+    """
+
+    state: str
+    partition: int | None = None
+    offset: int | None = None
+    until: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Reapplication:
+    """A stream is to be put through once more, from a batch that a closed range lacks to its cursor."""
+
+    incarnation: int
+    first: int
+
+    def covers(self, incarnation: int, seq: int) -> bool:
+        """Whether a batch lies behind the beginning."""
+        return (incarnation, seq) >= (self.incarnation, self.first)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +92,7 @@ class StreamStatus:
     lost: list[LostRange]
     missing_batches: int = 0
     lost_batches: int = 0
-    replay: None = None
+    replay: ReplayStatus | None = None
     partition: int | None = None
     offset: int | None = None
     last_event_ts: float = 0.0
@@ -79,7 +110,9 @@ class Cursor:
         conflict: proven, until the stream is reset or starts anew.
         stale_run: stale batches since the last one of the present incarnation.
         gap_detected: as of the last reconciliation; the gate counts how often it changes.
-        had_open: whether a range was open at the last reconciliation.
+        had_open: whether tombstones were kept as of the last reconciliation.
+        reapply: what is being put through again.
+        past: incarnation -> epoch of those before the present one, as far back as ranges go.
         outlines: of the last batches, at `seq % REMEMBERED`.
     """
 
@@ -95,15 +128,27 @@ class Cursor:
     stale_run: int = 0
     gap_detected: bool = False
     had_open: bool = False
+    reapply: Reapplication | None = None
+    past: dict[int, int] = field(default_factory=dict)
     outlines: list[Outline | None] = field(default_factory=lambda: [None] * REMEMBERED)
     conflict_logged: float = float("-inf")
     gap_logged: float = float("-inf")
 
     def renew(self, incarnation: int, epoch: int) -> None:
         """Start afresh for a new incarnation; the ranges stay, for what they hold of L2."""
+        self._remember_epoch()
         self.incarnation, self.epoch, self.last_seq = incarnation, epoch, 0
         self.last_event_ts, self.conflict, self.stale_run = 0.0, False, 0
         self.outlines = [None] * REMEMBERED
+
+    @property
+    def waits(self) -> bool:
+        """A batch from the past may still be applied, so that deletes must leave tombstones."""
+        return self.ranges.open > 0 or self.reapply is not None
+
+    def epoch_of(self, incarnation: int) -> int | None:
+        """The epoch that an incarnation had, None if that is not known any more."""
+        return self.epoch if incarnation == self.incarnation else self.past.get(incarnation)
 
     def heard(self, position: Position | None) -> None:
         """Note where the latest record stood."""
@@ -137,8 +182,8 @@ class Cursor:
         """Whether two processes seem to send under this id, or one does whose clock was set back."""
         return self.conflict or self.stale_run >= STALE_RUN
 
-    def status(self) -> StreamStatus:
-        """The stream as operators see it."""
+    def status(self, replay: ReplayStatus | None = None) -> StreamStatus:
+        """The stream as operators see it, with what replay does about it."""
         missing: list[tuple[int, int]] = []
         lost: list[LostRange] = []
         missing_batches = lost_batches = newest = 0
@@ -165,7 +210,19 @@ class Cursor:
             lost=lost,
             missing_batches=missing_batches,
             lost_batches=lost_batches,
+            replay=replay,
             partition=self.partition,
             offset=None if self.partition is None else self.positions[self.partition],
             last_event_ts=self.last_event_ts,
         )
+
+    def _remember_epoch(self) -> None:
+        oldest = next(iter(self.ranges), None)
+        if oldest is None:
+            self.past.clear()
+            return
+        self.past[self.incarnation] = self.epoch
+        for incarnation in [known for known in self.past if known < oldest.incarnation]:
+            del self.past[incarnation]
+        if len(self.past) > MAX_PAST:
+            del self.past[next(iter(self.past))]

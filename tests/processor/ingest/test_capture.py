@@ -25,6 +25,9 @@ class Log:
     def positions(self) -> dict[int, int]:
         return {0: 10}
 
+    def replay_status(self, instance_id: str) -> None:
+        return None
+
 
 def restored(data: dict[str, Any]) -> tuple[EventGate, Recorder]:
     recorder = Recorder()

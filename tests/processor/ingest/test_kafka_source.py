@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,86 +14,16 @@ from confluent_kafka.admin import AdminClient, NewPartitions
 
 from deploy.broker import create_topic, delete_topic, make_broker
 from processor.ingest import kafka_source
-from processor.ingest.broadcaster import Broadcaster
 from processor.ingest.decode import Decoder
-from processor.ingest.gate import EventGate, StreamStatus
 from processor.ingest.kafka_source import KafkaEventSource, KafkaSettings
 from processor.ingest.ranges import LossReason
-from producer.events import CacheEventBatch, CacheEventEntry, EventType, ObjectKey, Tier
 from producer.wire import encode_columns, encode_rows
 from tests.brokers import RunningBroker
-from tests.processor.ingest.recorder import Recorder
+from tests.processor.ingest.reading import Reader, batch, drop_records, records, send
 from tests.waiting import wait_for
 
 NOWHERE = "127.0.0.1:1"
 """A port that nobody listens on."""
-
-
-class Reader:
-    """A source with a gate and a recorder behind it."""
-
-    def __init__(self, bootstrap: str, topic: str, **settings: Any) -> None:
-        positions = settings.pop("positions", None)
-        restored: Reader | None = settings.pop("restored", None)
-        self.recorder = Recorder()
-        self.gate = EventGate(Broadcaster([self.recorder]))
-        self.source = KafkaEventSource(
-            self.gate, Decoder(256), KafkaSettings(bootstrap, topic, **settings), positions=positions
-        )
-        if restored is not None:
-            with restored.gate.quiesced():
-                self.gate.restore(json.loads(json.dumps(restored.gate.capture())))
-                self.source.restore(json.loads(json.dumps(restored.source.capture())))
-        self.source.start()
-
-    def wait_for_end(self, records: int) -> None:
-        """Until so many records were read and none is left."""
-
-        def read() -> bool:
-            status = self.source.status()
-            return status.caught_up and sum(p.position for p in status.partitions) >= records
-
-        wait_for(read, 20, f"{records} records read, status {self.source.status()}")
-
-    def stream(self, instance_id: str = "server-1") -> StreamStatus:
-        status = self.gate.stream(instance_id)
-        assert status is not None
-        return status
-
-
-@pytest.fixture
-def read() -> Iterator[Callable[..., Reader]]:
-    readers: list[Reader] = []
-
-    def start(bootstrap: str, topic: str, **settings: Any) -> Reader:
-        readers.append(Reader(bootstrap, topic, **settings))
-        return readers[-1]
-
-    yield start
-    for reader in readers:
-        reader.source.stop()
-
-
-def batch(seq: int, instance_id: str = "server-1", incarnation: int = 1, ts: float = 0.0) -> CacheEventBatch:
-    entry = CacheEventEntry(ObjectKey(seq.to_bytes(32, "big"), "llama", 1), 10, range(4), 0)
-    return CacheEventBatch(instance_id, incarnation, seq, EventType.STORE, Tier.L1, "dram", [entry], ts=ts)
-
-
-def send(
-    broker: RunningBroker,
-    topic: str,
-    values: Sequence[bytes | None],
-    key: bytes | None = b"server-1",
-    partition: int = 0,
-) -> None:
-    producer = Producer({"bootstrap.servers": broker.bootstrap})
-    for value in values:
-        producer.produce(topic, value, key, partition=partition)
-    assert producer.flush(20) == 0
-
-
-def records(seqs: Sequence[int], instance_id: str = "server-1", incarnation: int = 1) -> list[bytes]:
-    return [encode_rows([batch(seq, instance_id, incarnation)]) for seq in seqs]
 
 
 @pytest.mark.parametrize("topic", [3], indirect=True)
@@ -165,7 +94,7 @@ def test_a_restored_source_goes_on_where_the_captured_one_stood(
     assert second.source.offsets.before("server-1", 1, 8, partition=0) == 6
     captured = second.source.capture()
     assert captured["cluster_id"] and captured["topic_id"]
-    assert (captured["positions"], captured["whole"]) == ({"0": 12}, [0])
+    assert (captured["positions"], captured["began"]) == ({"0": 12}, {"0": 0})
 
 
 def test_what_cannot_be_decoded_is_skipped_counted_logged_once_and_copied(
@@ -208,8 +137,9 @@ def test_a_record_that_cannot_be_decoded_shows_as_a_gap(
     send(kafka_broker, topic, [*records([1]), b"not json", *records([3])])
     reader = read(kafka_broker.bootstrap, topic)
     reader.wait_for_end(3)
-    assert reader.stream().missing == [(2, 2)]
-    assert reader.stream().gap_detected
+    stream = reader.stream()
+    assert [*stream.missing, *((lost.first, lost.last) for lost in stream.lost)] == [(2, 2)]
+    assert stream.gap_detected
 
 
 @pytest.mark.broker("kafka")
@@ -269,7 +199,8 @@ def test_a_topic_made_anew_is_read_from_its_start(
     send(kafka_broker, topic, records([11, 14]))
     wait_for(lambda: reader.recorder.seqs[-1] == 14, 30, "the new log's records")
     assert reader.recorder.seqs == [*range(1, 12), 14]
-    assert (reader.stream().missing, reader.stream().lost) == ([(12, 13)], [])
+    stream = reader.stream()
+    assert [*stream.missing, *((lost.first, lost.last) for lost in stream.lost)] == [(12, 13)]
 
 
 def test_a_topic_that_does_not_exist_yet_is_waited_for_and_not_created(
@@ -396,12 +327,6 @@ def read_all(bootstrap: str, topic: str, count: int) -> list[Any]:
     wait_for(enough, 20, f"{count} records on {topic}")
     consumer.close()
     return found
-
-
-def drop_records(broker: RunningBroker, topic: str, before: int) -> None:
-    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
-    for answer in admin.delete_records([TopicPartition(topic, 0, before)]).values():
-        answer.result(20)
 
 
 @pytest.mark.needs("java")
