@@ -16,7 +16,10 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import numba
+import numba.extending
 import numpy as np
+from llvmlite import ir  # type: ignore[import-untyped]
+from numba.core import cgutils, types
 
 Int = Any
 """An integer inside a kernel: Python's own or a NumPy scalar of any width, which compile to what the caller
@@ -48,6 +51,7 @@ def _cache_folder() -> Path:
 
 # Numba's stubs know neither its settings nor the option that leaves reference counting out.
 _numba: Any = numba
+_cgutils: Any = cgutils
 
 if "NUMBA_CACHE_DIR" not in os.environ:
     _numba.config.CACHE_DIR = str(_cache_folder())
@@ -60,6 +64,36 @@ def kernel(function: Function) -> Function:
     each call of a helper made a store three times slower.
     """
     return cast(Function, _numba.njit(nogil=True, cache=True, error_model="numpy", _nrt=False)(function))
+
+
+def _typed_prefetch(typing: Any, array: Any, index: Any, field: Any) -> Any:
+    if not (
+        isinstance(array, types.Array)
+        and isinstance(index, types.Integer)
+        and isinstance(field, types.StringLiteral)
+    ):
+        return None
+    offset = array.dtype.offset(field.literal_value) if isinstance(array.dtype, types.Record) else 0
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        data = context.make_array(array)(context, builder, arguments[0]).data
+        byte = ir.IntType(8).as_pointer()
+        place = builder.mul(builder.zext(arguments[1], ir.IntType(64)), ir.Constant(ir.IntType(64), stride))
+        target = builder.gep(
+            builder.bitcast(data, byte), [builder.add(place, ir.Constant(ir.IntType(64), offset))]
+        )
+        flag = ir.IntType(32)
+        call = ir.FunctionType(ir.VoidType(), [byte, flag, flag, flag])
+        intrinsic = _cgutils.get_or_insert_function(builder.module, call, "llvm.prefetch.p0")
+        builder.call(intrinsic, [target, flag(0), flag(3), flag(1)])
+        return context.get_dummy_value()
+
+    stride = array.dtype.size if isinstance(array.dtype, types.Record) else array.dtype.bitwidth // 8
+    return types.void(array, index, field), generate
+
+
+prefetch: Any = _numba.extending.intrinsic(_typed_prefetch)
+"""`prefetch(array, index, field)`: begin to load an element's field ("" in a plain array) without waiting for it."""
 
 
 def entry_kernel(function: Function) -> Function:

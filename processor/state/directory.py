@@ -59,6 +59,7 @@ from processor.state.layout import (
 from processor.state.lookup import KeyInfo, KeyReader, Placement
 from processor.state.memory import machine_memory
 from processor.state.parts import Parts
+from processor.state.prefault import Prefault
 from processor.state.rwlock import RWLock
 from producer.events import EventType, Namespace, ObjectKey, Tier
 
@@ -129,6 +130,7 @@ class KeyDirectory:
         probe_stride: positions of a query between two probes.
         seed: the secret that hashing is keyed with, 32 bytes; a fresh one unless given.
         fingerprint_bits: fewer than 64 force collisions in tests.
+        prefault: touch memory ahead of the tables' ends, in a thread that `close` ends.
 
     Raises:
         ValueError: a size that is not positive, or a seed of another length.
@@ -146,6 +148,7 @@ class KeyDirectory:
         probe_stride: int = 1,
         seed: bytes | None = None,
         fingerprint_bits: int = 64,
+        prefault: bool = False,
     ) -> None:
         for field, value in (
             ("chunk_size", chunk_size),
@@ -161,6 +164,7 @@ class KeyDirectory:
         secret = seed or new_seed()
         self._state = make_state(self._tables, derive_keys(secret, chunk_size, fingerprint_bits))
         self._addresses = self._state.addresses
+        self._prefault = Prefault(self._tables) if prefault else None
         self._lock = RWLock()
         self._instances = RankedNames(MAX_INSTANCES, "instance", self._tables.instances)
         self._scopes: Interner[tuple[str, str]] = Interner(MAX_SCOPES, "model and salt")
@@ -221,6 +225,8 @@ class KeyDirectory:
         if tombstones or event == STORE:
             self._note_unused(site, instance, scopes)
         self._sweep_names()
+        if self._prefault is not None:
+            self._prefault.note_growth()
 
     def fence(self, instance_id: str) -> None:
         """Void the L1 placements that an instance reported; what it holds in L2 stays."""
@@ -243,6 +249,11 @@ class KeyDirectory:
             with self._lock.write:
                 expire_slice(self._addresses, self.blend.enabled, before, SLICE)
         self._sweep_names()
+
+    def close(self) -> None:
+        """End the thread that keeps memory ready; the directory can still be read."""
+        if self._prefault is not None:
+            self._prefault.close()
 
     # Reading: any thread
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from processor.kernel import Bool, Int, kernel
+from processor.kernel import Bool, Int, kernel, prefetch
 from processor.state.blend_kernels import (
     add_claim,
     drop_claim,
@@ -53,6 +53,7 @@ from processor.state.layout import (
     Tables,
 )
 from processor.state.table_kernels import (
+    bucket_of,
     chain,
     free_row,
     has_room,
@@ -66,6 +67,7 @@ from processor.state.table_kernels import (
 )
 
 STORE, DELETE, ACCESS = 1, 2, 3
+ENTRIES_AHEAD = 8
 
 
 class Write(NamedTuple):
@@ -614,9 +616,25 @@ def bind_tokens(
 
 
 @kernel
+def prefetch_chunk(t: Tables, k: HashKeys, cols: Columns, e: Int) -> None:
+    """Begin to load the bucket that an entry's chunk hash will be looked for in."""
+    c = cols.chunk[e]
+    h = hash_digest(
+        k.table,
+        cols.digests[c, 0],
+        cols.digests[c, 1],
+        cols.digests[c, 2],
+        cols.digests[c, 3],
+        cols.hash_lens[c],
+    )
+    prefetch(t.chunk_buckets, bucket_of(t.meta, CHUNKS, h), "")
+
+
+@kernel
 def apply_slice(t: Tables, k: HashKeys, w: Write, cols: Columns, begin: Int, end: Int) -> None:
     """Apply the entries `begin` to `end` of a batch."""
     for e in range(begin, end):
+        prefetch_chunk(t, k, cols, min(e + ENTRIES_AHEAD, end - 1))
         c = cols.chunk[e]
         scope = cols.scope_ids[cols.scope[e]]
         kv_rank = cols.kv_rank[e]

@@ -13,7 +13,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from processor.kernel import Bool, Int, Records, kernel
+from processor.kernel import Bool, Int, Records, kernel, prefetch
 from processor.state.layout import (
     BUCKET_LANES,
     BUCKETS,
@@ -39,6 +39,9 @@ def mark_row(t: Tables, table: Int, row: Int) -> None:
 def mark_cell(t: Tables, lane: Int, cell: Int) -> None:
     """Note that a cell of a column, or a bucket, changes."""
     t.dirty[np.uint64(lane), np.uint64(cell) >> np.uint64(PIECE_CELLS_LOG2)] = 1
+
+
+SPLITS_AHEAD = 8
 
 
 @kernel
@@ -125,6 +128,9 @@ def split_bucket(t: Tables, table: Int, buckets: NDArray[np.int32], rows: Record
     t.meta[table + BUCKETS] = new + 1
     if new == mask:
         t.meta[table + MASK] = 2 * mask + 1
+    else:
+        # The rows of a bucket lie anywhere, but which bucket is next is known: fetch them in time.
+        prefetch(rows, buckets[min(new + SPLITS_AHEAD, mask) & (mask >> 1)], "hash")
 
 
 @kernel
