@@ -72,11 +72,11 @@ def test_what_is_emitted_to_kafka_is_answered_and_a_stop_is_clean(
         client.__class__(client.url).stats()
 
 
-def test_a_server_that_starts_later_reads_the_log_from_its_beginning(
+def test_a_server_that_starts_later_is_ready_once_it_has_read_the_log_from_its_beginning(
     kafka_broker: RunningBroker, topic: str
 ) -> None:
     blendstream("emit", *EMIT, *kafka(kafka_broker, topic))
-    with server(*reading(kafka_broker, topic)) as (_, client):
+    with server(*reading(kafka_broker, topic), "--max-lag", "0") as (_, client):
         wait_for(lambda: ready(client), 30, "the server is ready")
         check_answers(client)
 
@@ -90,7 +90,8 @@ def test_a_batch_that_comes_late_raises_the_flag_and_clears_it(
         with server(*reading(kafka_broker, topic)) as (_, client):
             sink.publish([first, *rest])
             wait_for(lambda: metric(client, "blendstream_gap_detected", instance_id="synthetic-1") == 1)
-            assert metric(client, "blendstream_missing_batches", instance_id="synthetic-1") == 1
+            lacking = ("blendstream_missing_batches", "blendstream_lost_batches")
+            assert sum(metric(client, name, instance_id="synthetic-1") or 0 for name in lacking) == 1
             shown = blendstream("streams", "--gap", "--url", client.url).stdout
             assert "synthetic-1" in shown
             assert "yes" in shown
@@ -98,6 +99,45 @@ def test_a_batch_that_comes_late_raises_the_flag_and_clears_it(
             wait_for(lambda: metric(client, "blendstream_gap_detected", instance_id="synthetic-1") == 0)
             assert "synthetic-1" not in blendstream("streams", "--gap", "--url", client.url).stdout
             check_answers(client)
+    finally:
+        sink.close()
+
+
+def test_what_a_reset_forgot_is_read_again_from_the_log(kafka_broker: RunningBroker, topic: str) -> None:
+    *events, last = MADE.events(1_700_000_000.0)
+    sink = KafkaSink(kafka_broker.bootstrap, topic)
+    try:
+        with server(*reading(kafka_broker, topic)) as (_, client):
+            sink.publish(events)
+            wait_for(lambda: client.stats().num_keys == 8 * len(events), 60, "the first batches")
+            client.reset("synthetic-1")
+            assert client.stats().num_keys == 0
+            sink.publish([last])
+            wait_for(lambda: client.stats().num_keys == 8 * MADE.batches, 60, "the repair")
+            check_answers(client)
+            wait_for(lambda: metric(client, "blendstream_replay_scans_total") == 1, what="the scan's end")
+            assert metric(client, "blendstream_replay_records_total", outcome="offered") == len(events)
+            assert metric(client, "blendstream_replay_streams", state="scanning") == 0
+    finally:
+        sink.close()
+
+
+def test_an_operator_asks_for_a_replay(kafka_broker: RunningBroker, topic: str) -> None:
+    first, withheld, *rest = MADE.events(1_700_000_000.0)
+    sink = KafkaSink(kafka_broker.bootstrap, topic)
+    try:
+        with server(*reading(kafka_broker, topic)) as (_, client):
+            sink.publish([first, *rest])
+            wait_for(lambda: metric(client, "blendstream_lost_batches", instance_id="synthetic-1") == 1, 20)
+            scans = metric(client, "blendstream_replay_scans_total")
+            asked = blendstream("replay", "synthetic-1", "--last", "2", "--url", client.url)
+            assert asked.returncode == 0
+            assert "2 of 1 (never_produced)" in " ".join(asked.stdout.split())
+            wait_for(lambda: metric(client, "blendstream_replay_scans_total") != scans, 20, "another scan")
+            unknown = blendstream("replay", "nobody", "--url", client.url)
+            assert (unknown.returncode, "unknown instance 'nobody'" in unknown.stderr) == (1, True)
+            sink.publish([withheld])
+            wait_for(lambda: metric(client, "blendstream_gap_detected", instance_id="synthetic-1") == 0)
     finally:
         sink.close()
 
@@ -114,6 +154,33 @@ def test_records_from_before_a_departure_no_longer_count(kafka_broker: RunningBr
             assert client.stats().num_keys == 0
             sink.publish(rest[:1])
             wait_for(lambda: client.stats().num_keys == 8)
+            assert client.stream("synthetic-1").epoch == 2
+    finally:
+        sink.close()
+
+
+def test_a_server_that_falls_silent_is_given_up_and_one_that_comes_back_is_believed(
+    kafka_broker: RunningBroker, topic: str
+) -> None:
+    first, *rest = MADE.events(1_700_000_000.0)
+    sink = KafkaSink(kafka_broker.bootstrap, topic)
+    timing = ["--instance-timeout", "3", "--health-check-interval", "0.1"]
+    try:
+        with server(*reading(kafka_broker, topic), *timing) as (_, client):
+            sink.publish([first])
+            wait_for(lambda: client.stats().num_keys == 8)
+            client.register("10.0.0.1", 8000, instance_id="synthetic-1")
+            wait_for(lambda: client.stats().num_keys == 0, what="the silent server is given up")
+            assert client.instances() == []
+            assert not client.heartbeat("synthetic-1")
+            assert client.register("10.0.0.1", 8000, instance_id="synthetic-1").re_registered is False
+            sink.publish(rest[:1])
+
+            def back() -> bool:
+                assert client.heartbeat("synthetic-1")
+                return client.stats().num_keys == 8
+
+            wait_for(back, what="its next batch is taken")
             assert client.stream("synthetic-1").epoch == 2
     finally:
         sink.close()

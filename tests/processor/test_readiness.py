@@ -1,0 +1,93 @@
+"""Readiness: red until every source is known to be within `--max-lag` of the end; unknown is not zero."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from processor.ingest.source import PartitionStatus, ReplayCapability, SourceStatus
+from processor.service import Config, Service
+
+MAX_LAG = 5.0
+
+
+class StandIn:
+    """A source that reads nothing and says what the test tells it to."""
+
+    def __init__(self) -> None:
+        self.lag: float | None = 0.0
+        self.trouble: str | None = None
+        self.end: int | None = 7
+
+    def start(self) -> None:
+        """Nothing to begin."""
+
+    def stop(self) -> None:
+        """Nothing to end."""
+
+    def watermark(self) -> float:
+        return 0.0
+
+    def status(self) -> SourceStatus:
+        partition = PartitionStatus(0, 3, self.end, None if self.end is None else self.end - 3)
+        return SourceStatus("stand-in", ReplayCapability.SEEKABLE, [partition], self.lag, error=self.trouble)
+
+
+@pytest.fixture
+def source() -> StandIn:
+    return StandIn()
+
+
+@pytest.fixture
+def service(source: StandIn) -> Iterator[Service]:
+    running = Service(Config(chunk_size=4, max_chunks=4096, max_lag=MAX_LAG))
+    running._sources = [source]
+    running.start()
+    yield running
+    running.stop()
+
+
+def scraped(service: Service) -> Callable[[str], float | None]:
+    families = list(text_string_to_metric_families(service.scrape()[0].decode()))
+    values = {sample.name: sample.value for family in families for sample in family.samples}
+    return lambda name: values.get("blendstream_" + name)
+
+
+@pytest.mark.parametrize("lag", [0.0, MAX_LAG])
+def test_within_the_greatest_lag_it_is_ready(service: Service, source: StandIn, lag: float) -> None:
+    source.lag = lag
+    assert service.not_ready() == []
+    assert scraped(service)("ready") == 1
+    assert scraped(service)("consumer_lag_seconds") == lag
+
+
+def test_further_behind_it_is_not_and_says_how_far(service: Service, source: StandIn) -> None:
+    source.lag = 7.25
+    (reason,) = service.not_ready()
+    assert "7.2 s behind the end, more than --max-lag 5" in reason
+    assert scraped(service)("ready") == 0
+    assert scraped(service)("consumer_lag_seconds") == 7.25
+
+
+def test_a_lag_that_is_not_known_is_not_taken_for_none(service: Service, source: StandIn) -> None:
+    source.lag = source.end = None
+    (reason,) = service.not_ready()
+    assert "not known yet" in reason
+    shown = scraped(service)
+    assert (shown("ready"), shown("consumer_lag_seconds"), shown("consumer_lag")) == (0, None, None)
+
+
+def test_trouble_with_the_source_is_told_in_its_own_words(service: Service, source: StandIn) -> None:
+    source.trouble = "no broker can be reached"
+    (reason,) = service.not_ready()
+    assert reason == "stand-in: no broker can be reached"
+
+
+def test_one_source_that_lags_is_enough(service: Service, source: StandIn) -> None:
+    service._sources = [StandIn(), source]
+    source.lag = 60.0
+    assert len(service.not_ready()) == 1
+    source.lag = 0.0
+    assert service.not_ready() == []
