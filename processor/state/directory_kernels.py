@@ -25,9 +25,11 @@ from processor.state.blend_kernels import (
     write_tokens,
 )
 from processor.state.hashing import HashKeys
-from processor.state.hashing_kernels import hash_digest, hash_words
+from processor.state.hashing_kernels import fingerprint, hash_digest, hash_words
 from processor.state.layout import (
     CHUNKS,
+    CLAIMS,
+    CONTENTS,
     DORMANT,
     FIRST_DORMANT,
     KEYS,
@@ -42,6 +44,7 @@ from processor.state.layout import (
     LIVE_KEYS,
     NAMESPACES_PER_SCOPE,
     PLACES,
+    POSTS,
     REFUSED,
     SHARED_TOMBSTONES,
     TIER_L1,
@@ -60,6 +63,7 @@ from processor.state.table_kernels import (
     link,
     mark_cell,
     mark_row,
+    next_row,
     pull_place,
     push_place,
     take_row,
@@ -67,7 +71,8 @@ from processor.state.table_kernels import (
 )
 
 STORE, DELETE, ACCESS = 1, 2, 3
-ENTRIES_AHEAD = 8
+ENTRIES_AHEAD = 4
+"""A store waits for memory most of all: what an entry needs is asked for while earlier ones are applied."""
 
 
 class Write(NamedTuple):
@@ -616,8 +621,8 @@ def bind_tokens(
 
 
 @kernel
-def prefetch_chunk(t: Tables, k: HashKeys, cols: Columns, e: Int) -> None:
-    """Begin to load the bucket that an entry's chunk hash will be looked for in."""
+def prefetch_entry(t: Tables, k: HashKeys, w: Write, cols: Columns, e: Int) -> None:
+    """Begin to load the buckets that an entry's chunk hash and content will be looked for in."""
     c = cols.chunk[e]
     h = hash_digest(
         k.table,
@@ -628,13 +633,32 @@ def prefetch_chunk(t: Tables, k: HashKeys, cols: Columns, e: Int) -> None:
         cols.hash_lens[c],
     )
     prefetch(t.chunk_buckets, bucket_of(t.meta, CHUNKS, h), "")
+    start = cols.token_starts[c]
+    if w.event == STORE and w.blend and cols.token_starts[c + 1] - start == t.tokens.shape[1]:
+        f = fingerprint(k.fingerprint, k.scalars[1], cols.tokens, start)
+        prefetch(t.content_buckets, bucket_of(t.meta, CONTENTS, np.uint32(f)), "")
+
+
+@kernel
+def prefetch_new(t: Tables, k: HashKeys, w: Write, scope: Int, kv_rank: Int, group: Int) -> None:
+    """Begin to load, all at once, the buckets that a new chunk's rows will go into: which rows, is known."""
+    chunk = next_row(t.meta, CHUNKS)
+    namespace = namespace_of(scope, kv_rank)
+    prefetch(t.key_buckets, bucket_of(t.meta, KEYS, hash_key(k, chunk, scope, kv_rank, group)), "")
+    place = hash_words(k.table, next_row(t.meta, KEYS), w.site, 3, 0, 0)
+    prefetch(t.place_buckets, bucket_of(t.meta, PLACES, place), "")
+    if w.blend:
+        claim = hash_words(k.table, chunk, namespace, 2, 0, 0)
+        prefetch(t.claim_buckets, bucket_of(t.meta, CLAIMS, claim), "")
+        post = hash_words(k.table, next_row(t.meta, CONTENTS), namespace, 1, 0, 0)
+        prefetch(t.post_buckets, bucket_of(t.meta, POSTS, post), "")
 
 
 @kernel
 def apply_slice(t: Tables, k: HashKeys, w: Write, cols: Columns, begin: Int, end: Int) -> None:
     """Apply the entries `begin` to `end` of a batch."""
     for e in range(begin, end):
-        prefetch_chunk(t, k, cols, min(e + ENTRIES_AHEAD, end - 1))
+        prefetch_entry(t, k, w, cols, min(e + ENTRIES_AHEAD, end - 1))
         c = cols.chunk[e]
         scope = cols.scope_ids[cols.scope[e]]
         kv_rank = cols.kv_rank[e]
@@ -662,6 +686,7 @@ def apply_slice(t: Tables, k: HashKeys, w: Write, cols: Columns, begin: Int, end
                 t.meta[REFUSED] += 1
                 continue
             if chunk == 0:
+                prefetch_new(t, k, w, scope, kv_rank, group)
                 chunk = new_chunk(t, chunk_hash, cols, c)
             if key == 0:
                 key = new_key(t, hash_key(k, chunk, scope, kv_rank, group), chunk, scope, kv_rank, group)

@@ -51,6 +51,13 @@ def has_room(meta: NDArray[np.int64], table: Int, rows: Int) -> Bool:
 
 
 @kernel
+def next_row(meta: NDArray[np.int64], table: Int) -> Int:
+    """Return the row that will be taken next."""
+    row = meta[table + FREE]
+    return row if row else meta[table + HIGH_WATER]
+
+
+@kernel
 def take_row(t: Tables, table: Int, rows: Records) -> Int:
     """Take a row, which counts as changed; there must be room. What a freed row held is still in it."""
     t.meta[table + USED] += 1
