@@ -316,7 +316,8 @@ class KafkaEventSource:
         """Assign all partitions: known ones where they stand, others at their start."""
         assert self._topic is not None
         for partition in set(partitions) - set(self._progress.partitions):
-            self._progress.begin(partition, *self._topic.bounds(partition, REQUEST_TIMEOUT))
+            low, high = self._topic.bounds(partition, REQUEST_TIMEOUT)
+            self._progress.begin(partition, low, high, self._clock())
         topic = self._settings.topic
         consumer.assign([TopicPartition(topic, p.partition, p.position) for p in self._progress])
         self._trouble = None
@@ -326,12 +327,12 @@ class KafkaEventSource:
             asked = TopicPartition(self._settings.topic, progress.partition)
             bounds = consumer.get_watermark_offsets(asked, cached=True)
             if bounds is not None and bounds[1] >= 0:
-                progress.end = max(bounds[1], progress.end or 0)
+                progress.hear_end(bounds[1], self._clock())
 
     def _ask_for_ends(self) -> None:
         assert self._topic is not None
         for progress in self._progress:
-            progress.end = max(self._topic.bounds(progress.partition, REQUEST_TIMEOUT)[1], progress.end or 0)
+            progress.hear_end(self._topic.bounds(progress.partition, REQUEST_TIMEOUT)[1], self._clock())
 
     def _take(self, consumer: Consumer, message: Message) -> None:
         error = message.error()
@@ -371,7 +372,7 @@ class KafkaEventSource:
             self._settings.topic, progress.partition, progress.position, error.str(), low,
         )  # fmt: skip
         self._gate.lose_tails(progress.partition)
-        self._progress.jump(progress.partition, low, high)
+        self._progress.jump(progress.partition, low, high, self._clock())
         self._assign(consumer, list(self._progress.partitions))
 
     def _ingest(self, message: Message, position: Position) -> None:

@@ -11,6 +11,9 @@ from dataclasses import dataclass
 
 from processor.ingest.source import Mark, PartitionStatus
 
+END_KNOWN_FOR = 10.0
+"""Seconds for which an end that was heard of counts as known: a reader that is stuck hears of no other."""
+
 
 @dataclass(slots=True)
 class PartitionProgress:
@@ -20,12 +23,23 @@ class PartitionProgress:
         position: the next offset to read.
         end: the log's end as last heard of, None while unknown.
         read_time: the timestamp of the last record read in seconds, 0 before the first.
+        heard: when the end was last heard of, in seconds.
+        at_end: when reading was last known to be at the end, 0 if it never was.
     """
 
     partition: int
     position: int
     end: int | None = None
     read_time: float = 0.0
+    heard: float = 0.0
+    at_end: float = 0.0
+
+    def hear_end(self, end: int, now: float) -> None:
+        """The partition ends at `end` or behind it."""
+        self.end = max(end, self.end or 0)
+        self.heard = now
+        if self.lag == 0:
+            self.at_end = now
 
     @property
     def lag(self) -> int | None:
@@ -39,11 +53,14 @@ class PartitionProgress:
 
     def lag_seconds(self, now: float) -> float | None:
         """How old the next record is at most; 0 at the end, None while that cannot be told."""
+        if self.lag is None or now - self.heard > END_KNOWN_FOR:
+            return None
         if self.lag == 0:
             return 0.0
-        if self.lag is None or self.read_time == 0.0:
-            return None
-        return max(0.0, now - self.read_time)
+        # What comes next came after the last record, and after reading was last at the end: the first record
+        # after an idle hour is not an hour old.
+        since = max(self.read_time, self.at_end)
+        return max(0.0, now - since) if since else None
 
     def watermark(self, now: float, connected: bool) -> float:
         """The time up to which it has been read: now at its end, provided that the end is still known."""
@@ -74,18 +91,18 @@ class LogProgress:
         """The next offset to read of every partition, also of those whose reading has yet to go on."""
         return self._positions | {progress.partition: progress.position for progress in self}
 
-    def begin(self, partition: int, low: int, high: int) -> None:
+    def begin(self, partition: int, low: int, high: int, now: float) -> None:
         """A partition that has records from `low` to `high` is being read, if it was not already."""
         if partition not in self.partitions:
             position = self._positions.get(partition)
             if position is None:
                 position = self.began[partition] = low
-            self.partitions[partition] = PartitionProgress(partition, position, high)
+            self.partitions[partition] = PartitionProgress(partition, position, high, heard=now)
 
-    def jump(self, partition: int, low: int, high: int) -> None:
+    def jump(self, partition: int, low: int, high: int, now: float) -> None:
         """The log does not hold the position; reading goes on at the earliest record."""
         progress = self.partitions[partition]
-        progress.position, progress.end = low, high
+        progress.position, progress.end, progress.heard = low, high, now
         self.began[partition] = low
 
     def caught_up(self) -> bool:
