@@ -15,7 +15,7 @@ from numba.extending import intrinsic
 from numpy.typing import NDArray
 
 from processor.kernel import Int, entry_kernel
-from processor.state import directory_kernels, lookup_kernels
+from processor.state import directory_kernels, lookup_kernels, restore_kernels
 from processor.state.directory_kernels import Columns, Write
 from processor.state.hashing import HashKeys
 from processor.state.hashing_kernels import BLOCK_WINDOWS, FILTER_PATTERNS, TABLE_KEYS
@@ -149,6 +149,25 @@ def expire_slice(a: NDArray[np.uint64], blend: bool, before: float, limit: Int) 
 def forget_dormant_slice(a: NDArray[np.uint64], limit: Int) -> Int:
     """See `directory_kernels.forget_dormant_slice`."""
     return directory_kernels.forget_dormant_slice(_tables(a), _keys(a), limit)
+
+
+@entry_kernel
+def derive(a: NDArray[np.uint64]) -> None:
+    """Make what a checkpoint leaves out: the filter and the namespaces' counts."""
+    restore_kernels.rebuild_filter(_tables(a), _keys(a))
+    restore_kernels.count_namespace_claims(_tables(a))
+
+
+@entry_kernel
+def index_all(a: NDArray[np.uint64], tokens: NDArray[np.uint32]) -> None:
+    """See `restore_kernels.index_all`."""
+    restore_kernels.index_all(_tables(a), _keys(a), tokens)
+
+
+@entry_kernel
+def unindex_all(a: NDArray[np.uint64]) -> None:
+    """See `restore_kernels.unindex_all`."""
+    restore_kernels.unindex_all(_tables(a), _keys(a))
 
 
 @entry_kernel

@@ -1,0 +1,1 @@
+"""Keeping the state on disk and bringing it back."""

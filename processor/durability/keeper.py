@@ -1,0 +1,129 @@
+"""Everything about checkpoints that the service has to know: start, ask, stop.
+
+On start the folder is locked, the newest sound checkpoint restored and the clock set going; on stop one last
+checkpoint is written. In between nothing here is ever in the stream's way, save for the moment in which the
+state is captured.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from processor.durability.checkpoint import SEGMENT_BYTES, CheckpointWriter, Report
+from processor.durability.checkpointer import Checkpointer, CheckpointStatus
+from processor.durability.errors import CheckpointAbandoned
+from processor.durability.folder import CheckpointFolder
+from processor.durability.quiesce import Capture, Freeze, Gate
+from processor.durability.restoration import Restored, restore
+from processor.state.parts import Parts
+from processor.state.snapshot import Shadow
+
+
+@dataclass(frozen=True, slots=True)
+class Component:
+    """Something beside the directory that a checkpoint holds.
+
+    Attributes:
+        freeze: see `quiesce.Freeze`.
+        restore: takes what `freeze` came to; before the first batch.
+    """
+
+    freeze: Freeze
+    restore: Callable[[Any], None]
+
+
+class Keeper:
+    """Keeps one state in one folder.
+
+    Args:
+        path: of the folder.
+        interval: seconds from one checkpoint to the next; 0 for none by the clock.
+        gate: what holds the stream back.
+        parts: of the directory.
+        components: what else there is to keep, by name.
+        on_durable: told of each capture that is on disk.
+        clock: seconds since the epoch.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        interval: float,
+        gate: Gate,
+        parts: Parts,
+        components: Mapping[str, Component],
+        *,
+        on_durable: Callable[[Capture], None] = lambda captured: None,
+        clock: Callable[[], float] = time.time,
+        segment_bytes: int = SEGMENT_BYTES,
+    ) -> None:
+        self.restored = Restored()
+        self._folder = CheckpointFolder(path)
+        self._interval = interval
+        self._gate = gate
+        self._parts = parts
+        self._components = components
+        self._on_durable = on_durable
+        self._clock = clock
+        self._segment_bytes = segment_bytes
+        self._shadow: Shadow | None = None
+        self._checkpointer: Checkpointer | None = None
+
+    def start(self) -> None:
+        """Lock the folder, restore what is in it, and begin to keep time.
+
+        Raises:
+            FolderRefused: the path cannot be used.
+            CheckpointMismatch: the checkpoint there does not agree with this process's settings.
+        """
+        self._folder.open()
+        try:
+            self.restored = restore(self._folder, self._parts, self._take_over)
+            self._shadow = Shadow(self._parts)
+        except BaseException:
+            self._folder.close()
+            raise
+        writer = CheckpointWriter(
+            self._folder,
+            self._gate,
+            self._shadow,
+            {name: component.freeze for name, component in self._components.items()},
+            self.restored.history,
+            clock=self._clock,
+            segment_bytes=self._segment_bytes,
+        )
+        self._checkpointer = Checkpointer(writer, self._interval, self._on_durable)
+        self._checkpointer.start()
+
+    def stop(self, seconds: float) -> None:
+        """Write a last checkpoint, if that takes no longer than `seconds`, and let go of the folder."""
+        if self._checkpointer is not None:
+            self._checkpointer.stop(seconds)
+            self._checkpointer = None
+        if self._shadow is not None:
+            self._shadow.close()
+        self._folder.close()
+
+    def write(self) -> Report:
+        """Write a checkpoint; when this returns it is on disk.
+
+        Raises:
+            CheckpointError: it could not be written.
+        """
+        if self._checkpointer is None:
+            raise CheckpointAbandoned("no checkpoint is written before the start and after the end")
+        return self._checkpointer.write()
+
+    def status(self) -> CheckpointStatus:
+        """The last success and the failures so far."""
+        checkpointer = self._checkpointer
+        return CheckpointStatus(None, 0, 0) if checkpointer is None else checkpointer.status()
+
+    def _take_over(self, documents: Mapping[str, Any]) -> None:
+        for name, component in self._components.items():
+            if name in documents:
+                component.restore(documents[name])

@@ -1,0 +1,114 @@
+"""The manifest: what a checkpoint consists of and what it was made with.
+
+Every file is named with its length and its checksum, and the manifest carries one of its own text, so nothing
+that a disk did to a checkpoint goes unnoticed. It is the last file written.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+import xxhash
+
+from processor.durability.errors import CheckpointDamaged, CheckpointMismatch
+
+FORMAT: Final = 1
+"""Grows with every change after which older code would misread a checkpoint."""
+MANIFEST: Final = "manifest.json"
+
+
+class File(msgspec.Struct, frozen=True):
+    """One file, by its name in the folder; `checksum` is XXH3 (128 bits) of all its bytes, in hex."""
+
+    name: str
+    size: int
+    checksum: str
+
+
+class Segment(msgspec.Struct, frozen=True):
+    """Some rows of an array, in a file of their own."""
+
+    rows: int
+    file: File
+
+
+class Array(msgspec.Struct, frozen=True):
+    """An array in segments, one behind the other; `shape` is of the whole, `dtype` as NumPy describes it."""
+
+    dtype: Any
+    shape: list[int]
+    segments: list[Segment]
+
+
+class Settings(msgspec.Struct, frozen=True):
+    """What the state was made with."""
+
+    chunk_size: int
+    blend: bool
+    fingerprint_bits: int
+
+
+class Manifest(msgspec.Struct, frozen=True):
+    """A checkpoint. `created` is the instant it is of, in seconds since the epoch."""
+
+    format: int
+    number: int
+    created: float
+    version: str
+    settings: Settings
+    keys: int
+    placements: int
+    arrays: dict[str, Array]
+    documents: dict[str, File]
+
+    def files(self) -> list[File]:
+        """All files but the manifest."""
+        segments = [segment.file for array in self.arrays.values() for segment in array.segments]
+        return [*segments, *self.documents.values()]
+
+
+class _Envelope(msgspec.Struct):
+    checksum: str
+    manifest: msgspec.Raw
+
+
+class _Head(msgspec.Struct):
+    format: int
+    version: str = "?"
+
+
+def checksum(data: bytes) -> str:
+    """The checksum of a file."""
+    return xxhash.xxh3_128_hexdigest(data)
+
+
+def encode(manifest: Manifest) -> bytes:
+    """The text of the manifest's file."""
+    return _envelop(msgspec.json.encode(manifest))
+
+
+def _envelop(body: bytes) -> bytes:
+    return b'{"checksum":"' + checksum(body).encode() + b'",\n"manifest":' + body + b"}\n"
+
+
+def decode(text: bytes) -> Manifest:
+    """Read a manifest.
+
+    Raises:
+        CheckpointDamaged: it is not what was written.
+        CheckpointMismatch: it is of another format.
+    """
+    try:
+        body = bytes(msgspec.json.decode(text, type=_Envelope).manifest)
+        if text != _envelop(body):
+            raise CheckpointDamaged(f"{MANIFEST} is not what was written")
+        head = msgspec.json.decode(body, type=_Head)
+        if head.format != FORMAT:
+            raise CheckpointMismatch(
+                f"the checkpoint has format {head.format}, written by version {head.version}; this version "
+                f"reads format {FORMAT}: move it away, and the state is built from the log"
+            )
+        return msgspec.json.decode(body, type=Manifest)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise CheckpointDamaged(f"{MANIFEST} is not what was written: {error}") from None

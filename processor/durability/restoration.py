@@ -1,0 +1,178 @@
+"""Bringing back the newest checkpoint that is sound.
+
+Every byte is verified before any of it counts. What is damaged is passed over for the checkpoint before, and
+if that is damaged too the state is built from the log. A checkpoint that is sound and does not agree with
+the settings ends the start instead: what to do about it is for the operator to say.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+
+from processor.durability import manifest as manifests
+from processor.durability.checkpoint import NAMES, History, describe
+from processor.durability.errors import CheckpointDamaged, CheckpointMismatch
+from processor.durability.files import read_array, read_document
+from processor.durability.folder import CheckpointFolder
+from processor.durability.manifest import MANIFEST, Manifest
+from processor.state.parts import Parts
+from processor.state.restore import NoRoom, adopt, columns_to_fill, wipe
+from processor.state.snapshot import COLUMNS, Names
+
+logger = logging.getLogger(__name__)
+
+READERS = 2
+SMALL = ("meta", "scope_refs", "sites", "instances", "lists")
+
+
+@dataclass(slots=True)
+class Restored:
+    """How a start went.
+
+    Attributes:
+        manifest: of the checkpoint that was restored, None after a cold start.
+        damaged: how many newer ones were passed over.
+        seconds: what it took.
+    """
+
+    manifest: Manifest | None = None
+    damaged: int = 0
+    seconds: float = 0.0
+    history: History = field(default_factory=History)
+
+
+def restore(
+    folder: CheckpointFolder, parts: Parts, take_over: Callable[[Mapping[str, Any]], None]
+) -> Restored:
+    """Fill an empty directory from the newest sound checkpoint.
+
+    Args:
+        folder: where they are.
+        parts: of the directory; no batch may be applied to it meanwhile.
+        take_over: gives the components what was captured of them, by name.
+
+    Raises:
+        CheckpointMismatch: the checkpoint was made with settings other than this process's.
+    """
+    began = time.perf_counter()
+    result = Restored()
+    for number in folder.numbers():
+        path = folder.checkpoint(number)
+        try:
+            manifest = read_manifest(path)
+            _check_settings(manifest, parts, path)
+            with parts.lock.write:
+                _load(path, manifest, parts, take_over)
+        except CheckpointDamaged as error:
+            logger.error("checkpoint %s is damaged and passed over: %s", path, error)
+            result.history.damaged.append(number)
+            result.damaged += 1
+            continue
+        result.manifest = result.history.current = manifest
+        result.history.before = _older(folder, number)
+        result.seconds = time.perf_counter() - began
+        logger.info(
+            "restored %s: %d keys as of %s, in %.2f s",
+            path, manifest.keys, _moment(manifest.created), result.seconds,
+        )  # fmt: skip
+        return result
+    why = "no checkpoint there is sound" if result.damaged else "there is no checkpoint yet"
+    logger.log(
+        logging.ERROR if result.damaged else logging.INFO,
+        "cold start: %s in %s; the state is built from the log",
+        why, folder.path,
+    )  # fmt: skip
+    return result
+
+
+def read_manifest(path: Path) -> Manifest:
+    """The manifest of the checkpoint at `path`.
+
+    Raises:
+        CheckpointDamaged: it is missing, or not what was written.
+        CheckpointMismatch: it is of another format.
+    """
+    try:
+        text = (path / MANIFEST).read_bytes()
+    except OSError as error:
+        raise CheckpointDamaged(f"{MANIFEST}: {error.strerror}") from None
+    return manifests.decode(text)
+
+
+def _check_settings(manifest: Manifest, parts: Parts, path: Path) -> None:
+    chunk_size = parts.state.tables.tokens.shape[1]
+    if manifest.settings.chunk_size != chunk_size:
+        raise CheckpointMismatch(
+            f"{path} was made with --chunk-size {manifest.settings.chunk_size}, and this process has "
+            f"{chunk_size}: start with the same, or with another --checkpoint-path to build the state anew"
+        )
+
+
+def _load(
+    path: Path, manifest: Manifest, parts: Parts, take_over: Callable[[Mapping[str, Any]], None]
+) -> None:
+    if not {*COLUMNS, *SMALL} <= manifest.arrays.keys() or NAMES not in manifest.documents:
+        raise CheckpointDamaged(f"{MANIFEST} does not name all files")
+    try:
+        columns = columns_to_fill(parts, {name: manifest.arrays[name].shape[0] for name in COLUMNS})
+    except NoRoom as error:
+        raise CheckpointMismatch(f"{path} needs a larger --max-chunks: {error}") from None
+    small = {name: _empty(manifest, name, getattr(parts.state.tables, name)) for name in SMALL}
+    try:
+        _fill(path, manifest, {**columns, **small})
+        documents = {name: read_document(path, file) for name, file in manifest.documents.items()}
+    except CheckpointDamaged:
+        wipe(columns)
+        raise
+    names = msgspec.json.decode(documents.pop(NAMES), type=Names)
+    take_over({name: orjson.loads(document) for name, document in documents.items()})
+    adopt(parts, small, names)
+
+
+def _empty(manifest: Manifest, name: str, table: NDArray[Any]) -> NDArray[Any]:
+    shape = manifest.arrays[name].shape
+    if name == "meta" and shape != [len(table)]:
+        raise CheckpointMismatch(f"a checkpoint with {shape} counters is not of this version")
+    return np.zeros(shape, table.dtype)
+
+
+def _fill(path: Path, manifest: Manifest, arrays: Mapping[str, NDArray[Any]]) -> None:
+    """Read all segments, the longest arrays first, on a few threads."""
+    with ThreadPoolExecutor(READERS, "restore") as pool:
+        reads = []
+        for name, array in sorted(arrays.items(), key=lambda item: -item[1].nbytes):
+            kept = manifest.arrays[name]
+            if kept.dtype != describe(array.dtype) or kept.shape != list(array.shape):
+                raise CheckpointMismatch(f"{path}: rows of {name} have another form than this version's")
+            begin = 0
+            for segment in kept.segments:
+                reads.append(pool.submit(read_array, path, segment.file, array[begin : begin + segment.rows]))
+                begin += segment.rows
+            if begin != len(array):
+                raise CheckpointDamaged(f"{MANIFEST} names {begin} rows of {name} in place of {len(array)}")
+        for read in reads:
+            read.result()
+
+
+def _older(folder: CheckpointFolder, number: int) -> Manifest | None:
+    """The manifest of the checkpoint before, if it can be built on."""
+    older = [other for other in folder.numbers() if other < number]
+    try:
+        return read_manifest(folder.checkpoint(older[0])) if older else None
+    except (CheckpointDamaged, CheckpointMismatch):
+        return None
+
+
+def _moment(created: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(created))
