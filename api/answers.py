@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
 
 
@@ -106,6 +104,15 @@ class Lost(msgspec.Struct, frozen=True):
     reason: str | None
 
 
+class Replay(msgspec.Struct, frozen=True):
+    """What is done to find a stream's missing batches; the last three are there while a partition is read."""
+
+    state: str
+    partition: int | None
+    offset: int | None
+    until: int | None
+
+
 class Stream(msgspec.Struct, frozen=True):
     """An emitter's stream."""
 
@@ -117,7 +124,7 @@ class Stream(msgspec.Struct, frozen=True):
     conflict: bool
     missing: list[tuple[int, int]]
     lost: list[Lost]
-    replay: dict[str, Any] | None
+    replay: Replay | None
     partition: int | None
     offset: int | None
     last_event_ts: float

@@ -67,8 +67,8 @@ class BlendLookupBody(msgspec.Struct):
     cache_salt: str = ""
 
 
-class AcceptLoss(msgspec.Struct):
-    """Body of `POST /streams/{id}/accept-loss`: which ranges; what is left out narrows nothing."""
+class Range(msgspec.Struct):
+    """Body of `POST /streams/{id}/replay` and `accept-loss`: what is left out narrows nothing."""
 
     incarnation: int | None = None
     first: int | None = None
@@ -112,7 +112,7 @@ class BlendLookup:
 
 _LOOKUP = msgspec.json.Decoder(LookupBody, strict=False)
 _BLEND_LOOKUP = msgspec.json.Decoder(BlendLookupBody, strict=False)
-_ACCEPT_LOSS = msgspec.json.Decoder(AcceptLoss, strict=False)
+_RANGE = msgspec.json.Decoder(Range, strict=False)
 _REGISTRATION = msgspec.json.Decoder(Registration, strict=False)
 _KEYS = msgspec.json.Decoder(list[EncodedKey], strict=False)
 _TOKENS = msgspec.json.Decoder(list[int], strict=False)
@@ -164,12 +164,12 @@ def raw_blend_lookup_of(body: bytes, query: Mapping[str, str]) -> BlendLookup:
     return _blend_lookup(tokens, model_name, cache_salt, world_size, ("query", "model_name"))
 
 
-def accept_loss_of(body: bytes) -> AcceptLoss:
-    """What a `POST /streams/{id}/accept-loss` asks; an empty body asks for everything."""
+def range_of(body: bytes) -> Range:
+    """Which batches of a stream a request is about; an empty body names every open range."""
     if not body.strip():
-        return AcceptLoss()
-    asked = decoded(_ACCEPT_LOSS, body, ("body",))
-    for name in AcceptLoss.__struct_fields__:
+        return Range()
+    asked = decoded(_RANGE, body, ("body",))
+    for name in Range.__struct_fields__:
         value = getattr(asked, name)
         if value is not None and not 0 <= value < 2**63:
             raise invalid(("body", name), "Input should be an integer from 0 to 2^63-1", "int_range")

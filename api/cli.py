@@ -307,6 +307,20 @@ def streams(
         out.print(streams_table(client.streams(gap=True if gap else None)))
 
 
+@app.command()
+def replay(
+    instance_id: InstanceId,
+    incarnation: Annotated[int | None, typer.Option(help="Only of this incarnation.")] = None,
+    first: Annotated[int | None, typer.Option(help="From this sequence number.")] = None,
+    last: Annotated[int | None, typer.Option(help="Up to this sequence number.")] = None,
+    url: Url = DEFAULT_URL,
+) -> None:
+    """Search the log for an emitter's missing batches: for all that may still come, or for those named."""
+    with Client(url) as client:
+        stream = client.replay(instance_id, incarnation=incarnation, first=first, last=last)
+        out.print(streams_table([stream]))
+
+
 @app.command("accept-loss")
 def accept_loss(
     instance_id: InstanceId,

@@ -172,6 +172,18 @@ class Client:
         """One emitter's stream; a `ServerError` of status 404 if it is not known."""
         return self._read(self._send("GET", f"/streams/{_quoted(instance_id)}"), Stream)
 
+    def replay(
+        self,
+        instance_id: str,
+        *,
+        incarnation: int | None = None,
+        first: int | None = None,
+        last: int | None = None,
+    ) -> Stream:
+        """Search the log for missing batches, by default for all of them; a closed range must be named."""
+        body = _range(incarnation, first, last)
+        return self._post(f"/streams/{_quoted(instance_id)}/replay", body, Stream)
+
     def accept_loss(
         self,
         instance_id: str,
@@ -181,8 +193,7 @@ class Client:
         last: int | None = None,
     ) -> Stream:
         """Give up on missing batches, by default on all of them."""
-        asked = {"incarnation": incarnation, "first": first, "last": last}
-        body = {name: value for name, value in asked.items() if value is not None}
+        body = _range(incarnation, first, last)
         return self._post(f"/streams/{_quoted(instance_id)}/accept-loss", body, Stream)
 
     def reset(self, instance_id: str) -> None:
@@ -275,6 +286,11 @@ class Client:
         if response.is_error:
             raise ServerError(response.status_code, _reason(response))
         return response
+
+
+def _range(incarnation: int | None, first: int | None, last: int | None) -> dict[str, int]:
+    asked = {"incarnation": incarnation, "first": first, "last": last}
+    return {name: value for name, value in asked.items() if value is not None}
 
 
 def _quoted(instance_id: str) -> str:

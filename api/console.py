@@ -9,7 +9,7 @@ from typing import Final
 from rich.markup import escape
 from rich.table import Table
 
-from api.answers import BlendMatch, LookedUp, Stream
+from api.answers import BlendMatch, LookedUp, Replay, Stream
 
 SHOWN_HASH_CHARS: Final = 16
 
@@ -43,6 +43,8 @@ def streams_table(streams: Sequence[Stream]) -> Table:
     for stream in streams:
         record = "" if stream.partition is None else f"{stream.partition}:{stream.offset}"
         gap = "[red]yes[/red]" if stream.gap_detected else "[green]no[/green]"
+        if stream.replay is not None:
+            gap += f" ({_progress(stream.replay)})"
         lost = ", ".join(
             f"{_span(gone.first, gone.last)} of {gone.incarnation} ({gone.reason})" for gone in stream.lost
         )
@@ -57,6 +59,12 @@ def streams_table(streams: Sequence[Stream]) -> Table:
             _time(stream.last_event_ts),
         )
     return table
+
+
+def _progress(replay: Replay) -> str:
+    if replay.partition is None:
+        return replay.state
+    return f"{replay.state} {replay.partition}:{replay.offset} of {replay.until}"
 
 
 def _span(first: int, last: int | None) -> str:

@@ -189,7 +189,19 @@ SCHEMAS: Final[dict[str, Schema]] = {
                     }
                 )
             ),
-            "replay": {"type": ["object", "null"]},
+            "replay": {
+                "oneOf": [
+                    {"type": "null"},
+                    _object(
+                        {
+                            "state": {"enum": ["waiting", "queued", "scanning", "backing_off"]},
+                            "partition": {"type": ["integer", "null"]},
+                            "offset": {"type": ["integer", "null"]},
+                            "until": {"type": ["integer", "null"]},
+                        }
+                    ),
+                ]
+            },
             "partition": {"type": ["integer", "null"]},
             "offset": {"type": ["integer", "null"]},
             "last_event_ts": {"type": "number"},
@@ -278,6 +290,7 @@ _REASONS: Final = {
     "400": "Well-formed, but more than one request may ask for, or a name that no key can have.",
     "404": "Not known, or not open here.",
     "408": "A large body was not there in time.",
+    "409": "Events do not come from a log that could be searched.",
     "413": f"The body is larger than {MAX_BODY_BYTES} bytes.",
     "422": "Malformed; `loc` names the field.",
     "503": "Not ready; `reasons` says why.",
@@ -388,6 +401,14 @@ def _paths() -> Schema:
         "/streams/{instance_id}": {
             "parameters": [INSTANCE_ID],
             "get": _operation("One emitter's stream.", _answers("Stream", "404")),
+        },
+        "/streams/{instance_id}/replay": {
+            "parameters": [INSTANCE_ID],
+            "post": _operation(
+                "Search the log for missing batches; without a body, for all of them.",
+                _answers("Stream", "404", "408", "409", "413", "422"),
+                requestBody=_body(_json(_ref("Range")), required=False),
+            ),
         },
         "/streams/{instance_id}/accept-loss": {
             "parameters": [INSTANCE_ID],

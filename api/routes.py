@@ -37,7 +37,15 @@ from api.http import (
 from api.instances import InstanceRoutes
 from api.openapi import document
 from api.token_hasher import TokenHasher
-from processor.service import DecodeError, DirectoryStats, KeyInfo, Service, StreamStatus, UnknownStream
+from processor.service import (
+    DecodeError,
+    DirectoryStats,
+    KeyInfo,
+    NoLog,
+    Service,
+    StreamStatus,
+    UnknownStream,
+)
 from producer.events import ObjectKey, Tier, make_kv_rank
 
 INLINE_BODY_BYTES: Final = 64 * 1024
@@ -87,6 +95,7 @@ class Routes:
             Route("/directory/keys", self.keys, methods=["GET"]),
             Route("/directory/stats", self.stats, methods=["GET"]),
             Route("/streams", self.streams, methods=["GET"]),
+            Route("/streams/{instance_id:anything}/replay", self.replay, methods=["POST"]),
             Route("/streams/{instance_id:anything}/accept-loss", self.accept_loss, methods=["POST"]),
             Route("/streams/{instance_id:anything}/reset", self.reset, methods=["POST"]),
             Route("/streams/{instance_id:anything}", self.stream, methods=["GET"]),
@@ -163,10 +172,21 @@ class Routes:
         status = await self._run(True, _known, self.service.stream, path_instance_id(request))
         return json_response(_stream(status))
 
+    async def replay(self, request: Request) -> Response:
+        """Search the log for missing batches; without a body, for all of them."""
+        async with self._bodies.read(request) as raw:
+            asked = bodies.range_of(raw)
+        named = (asked.incarnation, asked.first, asked.last)
+        try:
+            status = await self._run(True, _known, self.service.replay, path_instance_id(request), *named)
+        except NoLog as error:
+            raise RequestError(409, str(error)) from None
+        return json_response(_stream(status))
+
     async def accept_loss(self, request: Request) -> Response:
         """Give up on missing batches; without a body, on all of them."""
         async with self._bodies.read(request) as raw:
-            asked = bodies.accept_loss_of(raw)
+            asked = bodies.range_of(raw)
         status = await self._run(
             True,
             _known,

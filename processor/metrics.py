@@ -78,6 +78,11 @@ TABLE: Final[dict[str, Kind]] = {
     "consumer_position": Kind("gauge", "Next offset to be read of the partition.", ("partition",)),
     "log_end": Kind("gauge", "Offset that the partition's next record will get.", ("partition",)),
     "consumer_lag_seconds": Kind("gauge", "Age of the oldest record still to be read; absent while unknown."),
+    "replay_streams": Kind("gauge", "Streams that replay is at, by the state it is in.", ("state",)),
+    "replay_scans_total": Kind("counter", "Stretches of partitions read again for missing batches."),
+    "replay_failures_total": Kind("counter", "Such stretches that had to be given up and tried again."),
+    "replay_records_total": Kind("counter", "Records read again, by what became of them.", ("outcome",)),
+    "group_commits_total": Kind("counter", "Positions committed for lag tools, by result.", ("result",)),
     "event_age_seconds": Kind("histogram", "From the emitter's clock to the batch applied."),
     "ready": Kind("gauge", "1 while the state is caught up with the stream, else 0."),
     "directory_keys": Kind("gauge", "Keys with at least one placement."),
@@ -324,6 +329,15 @@ def _source_metrics(sources: list[SourceStatus]) -> Iterator[Metric]:
     yield _labelled("consumer_lag", (((str(p.partition),), p.lag) for p in partitions if p.lag is not None))
     yield _labelled("consumer_position", (((str(p.partition),), p.position) for p in partitions))
     yield _labelled("log_end", (((str(p.partition),), p.end) for p in partitions if p.end is not None))
+    replays = [source.replay for source in sources if source.replay is not None]
+    states = [((state,), count) for replay in replays for state, count in replay.states.items()]
+    yield _labelled("replay_streams", states)
+    yield _labelled("replay_scans_total", (((), replay.scans) for replay in replays))
+    yield _labelled("replay_failures_total", (((), replay.failures) for replay in replays))
+    records = [((outcome,), count) for replay in replays for outcome, count in replay.records.items()]
+    yield _labelled("replay_records_total", records)
+    commits = [((result,), count) for source in sources for result, count in source.commits.items()]
+    yield _labelled("group_commits_total", commits)
     lags = [source.lag_seconds for source in sources]
     known = [lag for lag in lags if lag is not None]
     yield _labelled("consumer_lag_seconds", [((), max(known))] if known and len(known) == len(lags) else [])

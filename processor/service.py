@@ -51,6 +51,7 @@ __all__ = [
     "Lift",
     "LostRange",
     "Match",
+    "NoLog",
     "Service",
     "StreamStatus",
     "UnknownStream",
@@ -61,6 +62,10 @@ logger = logging.getLogger(__name__)
 
 HOUSEKEEPING_INTERVAL = 1.0
 """Seconds from one round of housekeeping to the next."""
+
+
+class NoLog(RuntimeError):
+    """Nothing can be replayed, since events do not come from a log."""
 
 
 class Service:
@@ -204,6 +209,24 @@ class Service:
         """
         logger.info("loss accepted for %s (incarnation %s, %s to %s)", instance_id, incarnation, first, last)
         return self._gate.accept_loss(instance_id, incarnation, first, last)
+
+    def replay(
+        self, instance_id: str, incarnation: int | None, first: int | None, last: int | None
+    ) -> StreamStatus:
+        """Search the log for what a stream lacks, and return the stream; what is `None` narrows nothing.
+
+        Raises:
+            UnknownStream: nothing is known of the instance.
+            NoLog: events do not come from a log.
+        """
+        if self._kafka is None:
+            self.stream(instance_id)
+            raise NoLog("cache events come by POST /events: there is no log to search")
+        self._kafka.replay(instance_id, incarnation, first, last)
+        logger.info(
+            "replay of %s asked for (incarnation %s, %s to %s)", instance_id, incarnation, first, last
+        )
+        return self.stream(instance_id)
 
     def reset(self, instance_id: str) -> None:
         """Fence an emitter, forget its cursor and let any incarnation in.

@@ -16,7 +16,6 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
@@ -30,7 +29,7 @@ from processor.ingest.kafka_topic import LogId, TopicError, TopicInspector
 from processor.ingest.offsets import OffsetIndex
 from processor.ingest.progress import LogProgress, PartitionProgress
 from processor.ingest.records import Drain, RecordReader, position_of
-from processor.ingest.replay import Replayer, ReplayTotals
+from processor.ingest.replay import Replayer
 from processor.ingest.scanner import Scanner
 from processor.ingest.search import Knowledge
 from processor.ingest.source import Mark, Position, ReplayCapability, SourceStatus
@@ -124,6 +123,8 @@ class KafkaEventSource:
             caught_up=trouble is None and progress.caught_up(),
             error=trouble,
             undecodable=self._dead_letters.count if self._dead_letters else 0,
+            replay=self._replayer.totals(),
+            commits=dict(self._topic.commits) if self._topic else {},
         )
 
     def watermark(self) -> float:
@@ -209,9 +210,13 @@ class KafkaEventSource:
         """What replay does about a stream."""
         return self._replayer.status(instance_id)
 
-    def replays(self) -> ReplayTotals:
-        """What replay does, and has done, in numbers."""
-        return ReplayTotals(self._replayer.states(), replace(self._replayer.counters()))
+    def commit(self, positions: Mark) -> bool:
+        """Tell the broker how far a durable checkpoint has come, for lag tools; return whether it took that.
+
+        Nothing here depends on it: a refusal is counted, logged once, and harms nothing. Waits for an answer
+        three seconds at most, and for none while the log cannot be read.
+        """
+        return self._topic is not None and self._topic.commit(positions, self._trouble, REQUEST_TIMEOUT)
 
     def _may_hide(self, instance_id: str, partition: int) -> bool:
         return self._dead_letters is None or self._dead_letters.may_hide(instance_id.encode(), partition)

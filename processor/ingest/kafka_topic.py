@@ -5,10 +5,18 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicCollection, TopicPartition
+from confluent_kafka import (
+    Consumer,
+    ConsumerGroupTopicPartitions,
+    KafkaError,
+    KafkaException,
+    TopicCollection,
+    TopicPartition,
+)
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 
 from processor.ingest.kafka_settings import KafkaSettings
+from processor.ingest.source import Mark
 
 logger = logging.getLogger(__name__)
 
@@ -38,7 +46,11 @@ class LogId:
 
 
 class TopicInspector:
-    """Asks the broker about the topic of `settings`. May be used from any thread."""
+    """Asks the broker about the topic of `settings`. May be used from any thread.
+
+    Attributes:
+        commits: how often the group's offsets were committed, or that was refused.
+    """
 
     def __init__(self, settings: KafkaSettings) -> None:
         # Only errors: the reading consumer logs the same troubles, and an admin client would warn of settings
@@ -47,6 +59,8 @@ class TopicInspector:
         self._admin = AdminClient(quiet)
         self._consumer = Consumer({**quiet, "group.id": settings.group_id})
         self._topic = settings.topic
+        self._group_id = settings.group_id
+        self.commits = {"committed": 0, "refused": 0}
         self._repair_window = settings.repair_window
         self._warned = False
 
@@ -91,6 +105,28 @@ class TopicInspector:
             logger.debug("the id of topic %r is not known: %s", self._topic, error)
             return LogId()
         return LogId(str(cluster_id or ""), str(topic_id or ""))
+
+    def commit(self, positions: Mark, trouble: str | None, timeout: float) -> bool:
+        """Make `positions` the group's offsets; return whether the broker took them.
+
+        Args:
+            trouble: why it need not be asked.
+        """
+        refusal = trouble or self._commit(positions, timeout)
+        self.commits["refused" if refusal else "committed"] += 1
+        if refusal and self.commits["refused"] == 1:
+            logger.warning("group %r: positions not committed: %s", self._group_id, refusal)
+        return not refusal
+
+    def _commit(self, positions: Mark, timeout: float) -> str:
+        offsets = [TopicPartition(self._topic, partition, at) for partition, at in positions.items()]
+        try:
+            asked = [ConsumerGroupTopicPartitions(self._group_id, offsets)]
+            answer = self._admin.alter_consumer_group_offsets(asked, request_timeout=timeout)
+            done = answer[self._group_id].result(timeout).topic_partitions
+        except Exception as error:
+            return str(error)
+        return "; ".join(str(partition.error) for partition in done if partition.error is not None)
 
     def check(self, timeout: float) -> None:
         """Refuse a topic that eats its history, and warn once of one that forgets it early.

@@ -34,7 +34,7 @@ from processor.ingest.ranges import LossReason, SeqRange
 from processor.ingest.repairs import Gap, Repairs
 from processor.ingest.scanner import ScanCounters, Scanner
 from processor.ingest.search import Hidden, Knowledge, Scan, Search, plan, searches_for, verdicts
-from processor.ingest.source import Mark
+from processor.ingest.source import Mark, ReplayTotals
 from processor.ingest.stream import ReplayStatus
 
 logger = logging.getLogger(__name__)
@@ -138,14 +138,6 @@ class Replay:
         self.state = TRANSITIONS[self.state, event]
 
 
-@dataclass(frozen=True, slots=True)
-class ReplayTotals:
-    """What replay does at present, by state, and what it has done since the start."""
-
-    states: Mapping[str, int]
-    counters: ScanCounters
-
-
 class Replayer:
     """Runs the replays of all streams on a thread of its own.
 
@@ -210,16 +202,14 @@ class Replayer:
         asked = any(asked.gap.instance_id == instance_id for asked in list(self._asked))
         return self._shown.get(instance_id) or (ReplayStatus(ReplayState.QUEUED.value) if asked else None)
 
-    def states(self) -> dict[str, int]:
-        """How many replays are in each state but the last."""
-        counts = {state.value: 0 for state in ReplayState if state is not ReplayState.DONE}
+    def totals(self) -> ReplayTotals:
+        """How many replays are in each state but the last, and what they have read."""
+        states = {state.value: 0 for state in ReplayState if state is not ReplayState.DONE}
         for shown in self._shown.copy().values():
-            counts[shown.state] += 1
-        return counts
-
-    def counters(self) -> ScanCounters:
-        """Totals since the start."""
-        return ScanCounters() if self._scanner is None else self._scanner.counters
+            states[shown.state] += 1
+        read = ScanCounters() if self._scanner is None else self._scanner.counters
+        records = {"offered": read.offered, "skipped": read.skipped, "undecodable": read.undecodable}
+        return ReplayTotals(states, read.scans, read.failures, records)
 
     def _run(self) -> None:
         assert self._scanner is not None

@@ -72,6 +72,24 @@ class PartitionStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class ReplayTotals:
+    """What replay does, and what it has done since the start.
+
+    Attributes:
+        states: streams by the state of their replay.
+        scans: stretches of partitions that were read again.
+        failures: such that have to be read once more.
+        records: read again, by what became of them: `offered`, `skipped` (of other emitters) or
+            `undecodable`.
+    """
+
+    states: Mapping[str, int]
+    scans: int = 0
+    failures: int = 0
+    records: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class SourceStatus:
     """What a source says of itself.
 
@@ -81,6 +99,8 @@ class SourceStatus:
         caught_up: every partition has been read to the end that was last heard of.
         error: why nothing can be read at present, None if all is well.
         undecodable: records counted and skipped since the start.
+        replay: None where nothing can be read again.
+        commits: times that positions were handed to the broker for lag tools, by result.
     """
 
     name: str
@@ -90,6 +110,8 @@ class SourceStatus:
     caught_up: bool = True
     error: str | None = None
     undecodable: int = 0
+    replay: ReplayTotals | None = None
+    commits: Mapping[str, int] = field(default_factory=dict)
 
 
 class EventSource(Protocol):

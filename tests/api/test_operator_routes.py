@@ -66,8 +66,16 @@ def test_an_operator_accepts_part_of_a_loss_or_all_of_it(server: Serving) -> Non
 )
 def test_a_malformed_range_is_refused(server: Serving, body: bytes) -> None:
     server.emit(store([], 10))
-    assert server.http.post("/streams/a/accept-loss", content=body).status_code == 422
+    for verb in ("accept-loss", "replay"):
+        assert server.http.post(f"/streams/a/{verb}", content=body).status_code == 422
     assert server.client.stream("a").gap_detected
+
+
+def test_where_events_are_pushed_there_is_nothing_to_replay(server: Serving) -> None:
+    server.emit(store([], 10))
+    with pytest.raises(ServerError, match="there is no log to search") as refused:
+        server.client.replay("a", first=1)
+    assert refused.value.status == 409
 
 
 def test_a_reset_forgets_the_stream_and_lets_any_incarnation_in(server: Serving) -> None:
@@ -100,6 +108,7 @@ def test_an_unknown_instance_answers_404_wherever_one_must_be_known(server: Serv
     for request in (
         lambda: server.client.stream("nobody"),
         lambda: server.client.accept_loss("nobody"),
+        lambda: server.client.replay("nobody"),
         lambda: server.client.reset("nobody"),
     ):
         with pytest.raises(ServerError, match="unknown instance 'nobody'") as refused:

@@ -97,6 +97,47 @@ def test_a_restored_source_goes_on_where_the_captured_one_stood(
     assert (captured["positions"], captured["began"]) == ({"0": 12}, {"0": 0})
 
 
+@pytest.mark.parametrize("topic", [2], indirect=True)
+def test_committed_positions_are_what_lag_tools_see_and_nothing_that_reading_goes_by(
+    kafka_broker: RunningBroker, topic: str, read: Callable[..., Reader]
+) -> None:
+    send(kafka_broker, topic, records(range(1, 11)))
+    reader = read(kafka_broker.bootstrap, topic, group_id=topic)
+    reader.wait_for_end(10)
+    assert reader.source.commit({0: 7, 1: 0})
+    tool = Consumer({"bootstrap.servers": kafka_broker.bootstrap, "group.id": topic})
+    seen = tool.committed([TopicPartition(topic, 0), TopicPartition(topic, 1)], timeout=10)
+    tool.close()
+    assert [partition.offset for partition in seen] == [7, 0]
+    again = read(kafka_broker.bootstrap, topic, group_id=topic)
+    again.wait_for_end(10)
+    assert again.recorder.seqs == list(range(1, 11))
+    assert reader.source.status().commits == {"committed": 1, "refused": 0}
+
+
+def test_a_refused_commit_is_counted_told_once_and_harms_nothing(
+    kafka_broker: RunningBroker,
+    topic: str,
+    read: Callable[..., Reader],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    send(kafka_broker, topic, records([1]))
+    reader = read(kafka_broker.bootstrap, topic, group_id=topic)
+    reader.wait_for_end(1)
+    member = Consumer({"bootstrap.servers": kafka_broker.bootstrap, "group.id": topic})
+    member.subscribe([topic])
+    wait_for(lambda: (member.poll(0.1), member.assignment())[1], 30, "the member to own the partition")
+    # A group with members takes offsets from these alone.
+    for _ in range(2):
+        assert not reader.source.commit({0: 1})
+    member.close()
+    assert reader.source.status().commits == {"committed": 0, "refused": 2}
+    assert len([line for line in caplog.records if "not committed" in line.getMessage()]) == 1
+    send(kafka_broker, topic, records([2]))
+    reader.wait_for_end(2)
+    assert reader.source.status().error is None
+
+
 def test_what_cannot_be_decoded_is_skipped_counted_logged_once_and_copied(
     kafka_broker: RunningBroker, topic: str, read: Callable[..., Reader], caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -18,6 +18,7 @@ from processor.ingest.decode import DecodeError, Decoder
 from processor.ingest.gate import LostRange
 from processor.ingest.ranges import LossReason
 from processor.ingest.replay import TRANSITIONS, ReplayEvent, ReplayState
+from processor.ingest.source import ReplayTotals
 from producer.wire import encode_rows
 from tests.brokers import RunningBroker
 from tests.processor.ingest.reading import Reader, batch, drop_records, records, send
@@ -54,6 +55,12 @@ def wait_for_loss(reader: Reader, instance_id: str = "server-1") -> list[LostRan
     return wait_for(lost, 20, "the verdict")
 
 
+def replayed(reader: Reader) -> ReplayTotals:
+    totals = reader.source.status().replay
+    assert totals is not None
+    return totals
+
+
 def said_by_replay(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.getMessage() for record in caplog.records if record.name == "processor.ingest.replay"]
 
@@ -73,8 +80,8 @@ def test_what_was_not_read_live_is_found_in_the_log_by_itself(
     wait_for_repair(reader)
     assert reader.recorder.seqs == [11, *range(1, 11)]
     assert all(admission.repaired for admission in reader.recorder.admissions[1:])
-    counters = reader.source.replays().counters
-    assert (counters.scans, counters.offered, counters.skipped) == (1, 10, 10)
+    counters = replayed(reader)
+    assert (counters.scans, counters.records) == (1, {"offered": 10, "skipped": 10, "undecodable": 0})
     wait_for(lambda: reader.stream().replay is None, what="the end of the replay")
 
 
@@ -142,7 +149,7 @@ def test_a_stream_split_over_partitions_is_searched_on_both(
     reader = read(kafka_broker.bootstrap, topic, positions={0: 10, 1: 9})
     wait_for(lambda: sorted(reader.recorder.seqs) == list(range(1, 21)), 20, "both halves")
     assert not reader.stream().gap_detected
-    assert reader.source.replays().counters.scans == 2
+    assert replayed(reader).scans == 2
 
 
 @pytest.mark.broker("kafka")
@@ -174,7 +181,7 @@ def test_what_live_reading_is_still_to_come_to_is_waited_for(
         reader.wait_for_end(3101)
         wait_for_repair(reader)
         wait_for(lambda: reader.stream().replay is None, what="the end of the replay")
-    assert reader.source.replays().counters.scans == 0
+    assert replayed(reader).scans == 0
     assert not [line for line in said_by_replay(caplog) if "was searched for batches" in line]
 
 
@@ -188,7 +195,7 @@ def test_a_batch_that_a_consumer_refused_is_not_searched_for_but_found_by_hand(
     for _ in range(4):
         reader.gate.tick(0.0, 0.0, 60.0)
     assert outline(reader.stream().lost) == [(2, 2, LossReason.CONSUMER_FAILED)]
-    assert reader.source.replays().counters.scans == 0
+    assert replayed(reader).scans == 0
     reader.recorder.refuses = lambda admission: False
     reader.source.replay("server-1")
     wait_for_repair(reader)
@@ -254,16 +261,16 @@ def test_a_range_is_found_by_reading_one_partition_from_the_seek_point_on(
     reader = read(kafka_broker.bootstrap, topic, decoder=decoder)
     reader.wait_for_end(20_000, timeout=60)
     assert outline(wait_for_loss(reader, name)) == [(1000, 1000, LossReason.UNDECODABLE)]
-    by_itself = reader.source.replays().counters
+    by_itself = replayed(reader)
     assert by_itself.scans == 1
     # Two emitters share a partition; up to where the gap showed, six records lie behind the point before.
-    assert by_itself.offered + by_itself.skipped + by_itself.undecodable <= 6
+    assert sum(by_itself.records.values()) <= 6
     decoder.unknown.clear()
     reader.source.replay(name)
     wait_for_repair(reader, name)
-    by_hand = reader.source.replays().counters
+    by_hand = replayed(reader)
     seek = 2 * 1000 - 8
-    assert by_hand.offered + by_hand.skipped - by_itself.offered - by_itself.skipped <= 2500 - seek
+    assert sum(by_hand.records.values()) - sum(by_itself.records.values()) <= 2500 - seek
 
 
 def test_the_stream_tells_how_far_replay_is_and_live_reading_goes_on_meanwhile(
@@ -324,10 +331,10 @@ def test_while_the_broker_is_away_replay_backs_off_and_goes_on_when_it_is_back(
         broker.kill()
         reader.source.replay("server-1")
         assert reader.stream().replay is not None
-        wait_for(lambda: reader.source.replays().states["backing_off"], 20, "the first back-off")
+        wait_for(lambda: replayed(reader).states["backing_off"], 20, "the first back-off")
         broker.start()
         wait_for_repair(reader)
-        assert reader.source.replays().counters.failures > 0
+        assert replayed(reader).failures > 0
 
 
 def test_every_replay_comes_to_an_end_whatever_happens() -> None:
