@@ -116,6 +116,12 @@ def alternate(
     return medians(ours), medians(theirs)
 
 
+def alone(task: str, parameters: Parameters, rounds: int) -> Figures:
+    """Medians over `rounds` rounds of `bench.ours.TASK`, for what the peer has nothing like."""
+    with Worker(sys.executable, f"bench.ours.{task}", parameters, os.environ) as us:
+        return medians([us.round() for _ in range(rounds)])
+
+
 def medians(rounds: list[Figures]) -> Figures:
     """The median of each figure over the rounds that have it."""
     names = {name for figures in rounds for name in figures}

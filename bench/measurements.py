@@ -16,7 +16,7 @@ from urllib.parse import urlencode
 import orjson
 
 from bench import workload
-from bench.harness import alternate, peer_python
+from bench.harness import alone, alternate, peer_python
 from bench.http_load import (
     Connection,
     Server,
@@ -47,6 +47,7 @@ class Sizes:
     peer_memory_chunks: int
     served_chunks: int
     queries: int
+    records: int
 
 
 FULL = Sizes(
@@ -57,6 +58,7 @@ FULL = Sizes(
     peer_memory_chunks=200_000,
     served_chunks=51_200,
     queries=200,
+    records=1_000_000,
 )
 QUICK = Sizes(
     rounds=3,
@@ -66,6 +68,7 @@ QUICK = Sizes(
     peer_memory_chunks=25_600,
     served_chunks=6_400,
     queries=50,
+    records=20_000,
 )
 
 QUERY_TOKENS = 32_768
@@ -121,6 +124,19 @@ def match(sizes: Sizes) -> Rows:
         figure = f"{tokens:,} tokens, {HITS} hits, {sizes.chunks:,} chunks"
         rows.append(Row("match", figure, "us", ours["match_us"], peer.get("match_us"), Better.LOWER, target))
     return rows
+
+
+def replay(sizes: Sizes) -> Rows:
+    """A missing batch in the middle of a log of sixteen emitters on eight partitions."""
+    ours = alone("replay", {"records": sizes.records}, min(sizes.rounds, 3))
+    log = f"a log of {sizes.records:,}"
+    # Half of the one partition that it lies on.
+    bound = sizes.records / 8 / 2 + 32
+    return [
+        Row("replay", f"by itself, {log}", "records", ours["by_itself"], better=Better.LOWER, bound=bound),
+        Row("replay", f"by hand, {log}", "records", ours["by_hand"], better=Better.LOWER, bound=bound),
+        Row("replay", f"by hand, {log}", "s", ours["seconds"], better=Better.LOWER),
+    ]
 
 
 def memory(sizes: Sizes) -> Rows:
@@ -260,6 +276,7 @@ MEASUREMENTS = {
         Measurement("memory", "resident memory a stored entry adds", memory),
         Measurement("http", "POST /directory/blend-lookup, JSON and raw, p50 and p99", http),
         Measurement("events", "POST /events, entries a second", events),
+        Measurement("replay", "records read, and time, to find one missing batch in a log on Kafka", replay),
         Measurement("parallel", "lookups during ingest and ingest during lookups, over HTTP", parallel),
     )
 }
