@@ -138,6 +138,18 @@ class Pushed(msgspec.Struct, frozen=True):
     stale: int
 
 
+class Checkpoint(msgspec.Struct, frozen=True):
+    """A checkpoint that is on disk; times in seconds, `created` since the epoch."""
+
+    number: int
+    path: str
+    bytes: int
+    written: int
+    created: float
+    duration: float
+    pause: float
+
+
 class Registered(msgspec.Struct, frozen=True):
     """The id under which a cache server is registered, and whether it was before."""
 

@@ -19,6 +19,7 @@ from typing import Annotated, Any, Final
 import typer
 from rich.console import Console
 
+from api.checkpoints import checkpoints
 from api.client import DEFAULT_URL, Client, ServerError, ServerUnavailable
 from api.console import matches_table, placements_table, streams_table
 from processor.config import Config, ConfigError, environment_variable_of, flag_of
@@ -36,6 +37,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+app.add_typer(checkpoints, name="checkpoint")
 out = Console()
 err = Console(stderr=True, highlight=False)
 
@@ -66,6 +68,7 @@ def _user_errors() -> tuple[type[Exception], ...]:
     for module, name in (
         ("api.server", "AddressError"),
         ("deploy.broker", "BrokerError"),
+        ("processor.durability.errors", "CheckpointError"),
         ("producer.sinks.trace", "TraceError"),
         ("producer.sinks.protocol", "PublishError"),
         ("producer.spool.log", "SpoolError"),

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from api.answers import (
     BlendMatch,
+    Checkpoint,
     FleetUsage,
     Instance,
     InstanceUsage,
@@ -199,6 +200,10 @@ class Client:
     def reset(self, instance_id: str) -> None:
         """Fence an emitter and forget its cursor, so that any incarnation may go on."""
         self._send("POST", f"/streams/{_quoted(instance_id)}/reset")
+
+    def checkpoint(self) -> Checkpoint:
+        """Have the server write a checkpoint; returns when it is on disk."""
+        return self._post("/checkpoint", {}, Checkpoint)
 
     def register(
         self,

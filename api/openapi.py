@@ -221,6 +221,17 @@ SCHEMAS: Final[dict[str, Schema]] = {
     "Registered": _object({"instance_id": STRING, "re_registered": FLAG}),
     "Heard": _object({"instance_id": STRING}),
     "NotRegistered": _object({"error": STRING}),
+    "Checkpoint": _object(
+        {
+            "number": {"type": "integer"},
+            "path": {"type": "string"},
+            "bytes": {"type": "integer"},
+            "written": {"type": "integer"},
+            "created": {"type": "number"},
+            "duration": {"type": "number"},
+            "pause": {"type": "number"},
+        }
+    ),
     "Instances": _object(
         {
             "instances": _list(
@@ -290,7 +301,7 @@ _REASONS: Final = {
     "400": "Well-formed, but more than one request may ask for, or a name that no key can have.",
     "404": "Not known, or not open here.",
     "408": "A large body was not there in time.",
-    "409": "Events do not come from a log that could be searched.",
+    "409": "This server was not told where to: it has no log to search, or no folder for checkpoints.",
     "413": f"The body is larger than {MAX_BODY_BYTES} bytes.",
     "422": "Malformed; `loc` names the field.",
     "503": "Not ready; `reasons` says why.",
@@ -456,6 +467,15 @@ def _paths() -> Schema:
         "/instances/{instance_id}/usage": {
             "parameters": [INSTANCE_ID],
             "get": _operation("How full a server is.", _answers("InstanceUsage", "404")),
+        },
+        "/checkpoint": {
+            "post": _operation(
+                "Write a checkpoint; the answer comes when it is on disk.",
+                {
+                    **_answers("Checkpoint", "409"),
+                    "503": {"description": "It could not be written.", "content": _json(_ref("Error"))},
+                },
+            )
         },
         "/healthz": {"get": _operation("Whether the process lives.", _answers("Health"))},
         "/readyz": {

@@ -38,6 +38,8 @@ from api.instances import InstanceRoutes
 from api.openapi import document
 from api.token_hasher import TokenHasher
 from processor.service import (
+    CheckpointError,
+    CheckpointsDisabled,
     DecodeError,
     DirectoryStats,
     KeyInfo,
@@ -100,6 +102,7 @@ class Routes:
             Route("/streams/{instance_id:anything}/reset", self.reset, methods=["POST"]),
             Route("/streams/{instance_id:anything}", self.stream, methods=["GET"]),
             *self._instances.table(),
+            Route("/checkpoint", self.checkpoint, methods=["POST"]),
             Route("/healthz", self.healthz, methods=["GET"]),
             Route("/readyz", self.readyz, methods=["GET"]),
             Route("/metrics", self.metrics, methods=["GET"]),
@@ -202,6 +205,16 @@ class Routes:
         """Fence an emitter, forget its cursor and let any incarnation in."""
         await self._run(True, _known, self.service.reset, path_instance_id(request))
         return Response(status_code=204)
+
+    async def checkpoint(self, request: Request) -> Response:
+        """Write a checkpoint now; the answer comes when it is on disk."""
+        try:
+            report = await asyncio.wrap_future(self.service.checkpoint())
+        except CheckpointsDisabled as error:
+            raise RequestError(409, str(error)) from None
+        except CheckpointError as error:
+            raise RequestError(503, str(error)) from None
+        return json_response(asdict(report))
 
     async def healthz(self, request: Request) -> Response:
         """The process answers."""

@@ -63,6 +63,12 @@ class Config:
     max_lag: float = _setting(10.0, "Ready only if no more than this behind the end of the topic.")
     instance_timeout: float = _setting(30.0, "A registered server not heard from for this long is given up.")
     health_check_interval: float = _setting(10.0, "Time from one look for such servers to the next; 0: none.")
+    checkpoint_path: str = _setting(
+        "", "Folder that keeps the state across restarts; without it, none is kept."
+    )
+    checkpoint_interval: float = _setting(
+        60.0, "Time from one checkpoint to the next; 0 for none by the clock."
+    )
     timeout_keep_alive: int = _setting(10, "How long an idle HTTP connection is kept.")
     disable_metrics: bool = _setting(False, "Answer 404 on /metrics.")
     log_level: str = _setting("info", "debug, info, warning or error.")
@@ -73,7 +79,13 @@ class Config:
         self._within("blend_probe_stride", 1, 2**31 - 1)
         self._within("max_chunks", 0, MAX_CHUNKS_CEILING)
         self._within("timeout_keep_alive", 1, 86_400)
-        for name in ("repair_window", "clock_skew", "max_lag", "health_check_interval"):
+        for name in (
+            "repair_window",
+            "clock_skew",
+            "max_lag",
+            "health_check_interval",
+            "checkpoint_interval",
+        ):
             self._within(name, 0.0, math.inf)
         if not self.instance_timeout > 0:
             raise ConfigError(f"{flag_of('instance_timeout')} must be > 0, got {self.instance_timeout}")

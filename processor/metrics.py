@@ -10,45 +10,26 @@ from __future__ import annotations
 
 import logging
 import platform
-import threading
-import time
-from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import Final, NamedTuple
 
-import numpy as np
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
-from processor.batch import Admission
+from processor.durability.keeper import CheckpointStatus
 from processor.ingest.gate import GateCounters, StreamStatus
 from processor.ingest.source import SourceStatus
+from processor.meters import BlendMeter, Histogram, Meter
 from processor.state.directory import DirectoryStats, Usage
 from producer.events import Tier
 
 logger = logging.getLogger(__name__)
 
 PREFIX: Final = "blendstream_"
-AGE_BUCKETS: Final = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 3600.0)
-LOOKUP_BUCKETS: Final = (
-    0.00005,
-    0.0001,
-    0.00025,
-    0.0005,
-    0.001,
-    0.0025,
-    0.005,
-    0.01,
-    0.025,
-    0.05,
-    0.1,
-    0.25,
-    1.0,
-)
 
 
 class Kind(NamedTuple):
@@ -103,107 +84,22 @@ TABLE: Final[dict[str, Kind]] = {
     "blend_lookup_seconds": Kind("histogram", "Time to match one query."),
     "blend_matches_total": Kind("counter", "Chunks found in queries."),
     "blend_hit_tokens_total": Kind("counter", "Tokens of queries that found chunks cover."),
+    "checkpoint_last_success_timestamp_seconds": Kind("gauge", "When the newest checkpoint was taken."),
+    "checkpoint_duration_seconds": Kind("gauge", "Time that the last checkpoint took."),
+    "checkpoint_pause_seconds": Kind("gauge", "Time that no batch was let through for the last checkpoint."),
+    "checkpoint_bytes": Kind("gauge", "Bytes that the last checkpoint holds."),
+    "checkpoint_written_bytes": Kind("gauge", "Bytes of these that were not linked from an earlier one."),
+    "checkpoint_successes_total": Kind("counter", "Checkpoints written."),
+    "checkpoint_failures_total": Kind("counter", "Checkpoints that could not be written."),
+    "checkpoint_damaged": Kind("gauge", "Damaged checkpoints passed over at the start."),
+    "checkpoint_restored_timestamp_seconds": Kind("gauge", "When the one restored at the start was taken."),
+    "checkpoint_restore_seconds": Kind("gauge", "Time that restoring it took."),
     "build_info": Kind("gauge", "1; the versions are the labels.", ("version", "python")),
 }  # fmt: skip
 """Every metric by its name without the prefix. What a scrape shows and this table lacks does not exist."""
 
 LMCACHE_PLACEMENTS: Final = "lmcache_coordinator_key_directory_placements"
 LMCACHE_BYTES: Final = "lmcache_coordinator_key_directory_placement_bytes"
-
-
-class Histogram:
-    """Counts of values by upper bound; safe to feed from several threads."""
-
-    def __init__(self, bounds: Sequence[float]) -> None:
-        self._bounds = tuple(bounds)
-        self._counts = [0] * (len(bounds) + 1)
-        self._sum = 0.0
-        self._lock = threading.Lock()
-
-    def observe(self, value: float) -> None:
-        """Count one value."""
-        index = bisect_left(self._bounds, value)
-        with self._lock:
-            self._counts[index] += 1
-            self._sum += value
-
-    def buckets(self) -> tuple[list[tuple[str, float]], float]:
-        """Cumulative counts by bound, as the text format has them, and the sum of all values."""
-        with self._lock:
-            counts, total = self._counts.copy(), self._sum
-        bounds = [*(repr(bound) for bound in self._bounds), "+Inf"]
-        running = 0
-        cumulative = []
-        for bound, count in zip(bounds, counts, strict=True):
-            running += count
-            cumulative.append((bound, float(running)))
-        return cumulative, total
-
-
-class Meter:
-    """A consumer of the stream that measures it: how old its events are when applied, how long its contents.
-
-    Attributes:
-        ages: from the emitter's clock to the batch applied, in seconds.
-        fitting: chunks whose content has the fleet's chunk size.
-        unfitting: chunks whose content has another length, and is not indexed.
-        unfitting_length: the length that one of these had last.
-        tokens_dropped: chunks whose content was left out by the decoder.
-    """
-
-    name = "meter"
-
-    def __init__(self, chunk_size: int, clock: Callable[[], float] = time.time) -> None:
-        self.ages = Histogram(AGE_BUCKETS)
-        self.fitting = self.unfitting = self.unfitting_length = self.tokens_dropped = 0
-        self._chunk_size = chunk_size
-        self._clock = clock
-
-    def consume(self, admission: Admission) -> None:
-        """Measure one batch; its age only if its emitter gave the time."""
-        batch = admission.batch
-        if batch.ts > 0:
-            self.ages.observe(max(0.0, self._clock() - batch.ts))
-        columns = batch.columns
-        self.tokens_dropped += columns.tokens_dropped
-        if len(columns.tokens):
-            lengths = np.diff(columns.token_starts)
-            fits = lengths == self._chunk_size
-            unfitting = lengths[~fits & (lengths > 0)]
-            self.fitting += int(np.count_nonzero(fits))
-            if len(unfitting):
-                self.unfitting += len(unfitting)
-                self.unfitting_length = int(unfitting[-1])
-
-    def chunk_size_in_doubt(self) -> bool:
-        """Whether more contents had another length than the fleet's chunk size than had it."""
-        return self.unfitting > self.fitting
-
-    def fence(self, instance_id: str) -> None:
-        """Nothing to drop."""
-
-    def settle(self, instance_id: str) -> None:
-        """Nothing to drop."""
-
-    def expire(self, before: float) -> None:
-        """Nothing to drop."""
-
-
-@dataclass(slots=True)
-class BlendMeter:
-    """What blend lookups found, and how long they took."""
-
-    seconds: Histogram = field(default_factory=lambda: Histogram(LOOKUP_BUCKETS))
-    matches: int = 0
-    hit_tokens: int = 0
-    _lock: threading.Lock = field(default_factory=threading.Lock)
-
-    def observe(self, seconds: float, matches: int, hit_tokens: int) -> None:
-        """Count one lookup."""
-        self.seconds.observe(seconds)
-        with self._lock:
-            self.matches += matches
-            self.hit_tokens += hit_tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,6 +120,7 @@ class Snapshot:
     capacities: list[tuple[str, Tier, str, int]]
     capacity_used: float
     blend: BlendMeter
+    checkpoints: CheckpointStatus | None
 
 
 class ServiceCollector(Collector):
@@ -244,6 +141,7 @@ class ServiceCollector(Collector):
         yield from _source_metrics(taken.sources)
         yield from _state_metrics(taken)
         yield from _blend_metrics(taken)
+        yield from _checkpoint_metrics(taken.checkpoints)
         yield _labelled("build_info", [((_version(), platform.python_version()), 1)])
         yield from _lmcache_metrics(taken.stats)
 
@@ -370,6 +268,27 @@ def _blend_metrics(taken: Snapshot) -> Iterator[Metric]:
     yield _histogram("blend_lookup_seconds", taken.blend.seconds)
     yield _plain("blend_matches_total", taken.blend.matches)
     yield _plain("blend_hit_tokens_total", taken.blend.hit_tokens)
+
+
+def _checkpoint_metrics(status: CheckpointStatus | None) -> Iterator[Metric]:
+    values: dict[str, float | None] = {}
+    if status is not None:
+        values = {
+            "last_success_timestamp_seconds": status.newest,
+            "successes_total": status.successes,
+            "failures_total": status.failures,
+            "damaged": status.damaged,
+            "restored_timestamp_seconds": status.restored_from,
+            "restore_seconds": status.restore_seconds if status.restored_from else None,
+        }
+        if status.last is not None:
+            last = status.last
+            values |= {"duration_seconds": last.duration, "pause_seconds": last.pause}
+            values |= {"bytes": last.bytes, "written_bytes": last.written}
+    for name in TABLE:
+        if name.startswith("checkpoint_"):
+            value = values.get(name.removeprefix("checkpoint_"))
+            yield _labelled(name, [] if value is None else [((), value)])
 
 
 def _lmcache_metrics(stats: DirectoryStats) -> Iterator[Metric]:

@@ -5,9 +5,8 @@
     membership --+
 
 Start and stop are ordered: a source is the first to go, so that nothing is offered to parts that have
-stopped. Between them a thread keeps house once a second (ranges past their time, failed batches,
-tombstones). Everything here may be called from any thread, and answers from the state while the broker is
-away.
+stopped, and the last checkpoint follows. Between them a thread keeps house once a second. All of it may be
+called from any thread, and answers from the state while the broker is away.
 """
 
 from __future__ import annotations
@@ -17,11 +16,15 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 
 import numpy as np
 from numpy.typing import NDArray
 
 from processor.config import Config, ConfigError
+from processor.durability.checkpoint import Report
+from processor.durability.components import make_keeper
+from processor.durability.errors import CheckpointError, CheckpointsDisabled
 from processor.ingest import pieces
 from processor.ingest.broadcaster import Broadcaster
 from processor.ingest.decode import DecodeError, Decoder
@@ -31,7 +34,8 @@ from processor.ingest.kafka_source import KafkaEventSource, KafkaSettings
 from processor.ingest.lifting import Lift
 from processor.ingest.source import EventSource, SourceStatus
 from processor.membership import Membership
-from processor.metrics import BlendMeter, Meter, Snapshot, make_registry, render
+from processor.meters import BlendMeter, Meter
+from processor.metrics import Snapshot, make_registry, render
 from processor.state.capacity import CapacityRegistry
 from processor.state.directory import DirectoryStats, KeyDirectory, KeyInfo, Match, default_max_chunks
 from processor.state.registry import Instance
@@ -40,6 +44,8 @@ from processor.warmup import warm_up
 from producer.events import Namespace, ObjectKey, Tier
 
 __all__ = [
+    "CheckpointError",
+    "CheckpointsDisabled",
     "Config",
     "DecodeError",
     "DirectoryStats",
@@ -62,6 +68,8 @@ logger = logging.getLogger(__name__)
 
 HOUSEKEEPING_INTERVAL = 1.0
 """Seconds from one round of housekeeping to the next."""
+LAST_CHECKPOINT = 5.0
+"""Seconds that the checkpoint at the end may take."""
 
 
 class NoLog(RuntimeError):
@@ -109,6 +117,10 @@ class Service:
             interval=config.health_check_interval,
             ready=lambda: not self.not_ready(),
         )
+        self._keeper = make_keeper(
+            config, self._gate, self._directory.parts, self._kafka,
+            {"capacities": self._capacities, "instances": self._membership.registry}, clock,
+        )  # fmt: skip
         self._refused_bodies = 0
         self._started = False
         self._warned: list[str] = []
@@ -117,16 +129,19 @@ class Service:
         self._registry = make_registry(self._snapshot)
 
     def start(self) -> None:
-        """Load the kernels and begin to read events; `not_ready` tells how far that has come.
+        """Load the kernels, restore the state and begin to read events; `not_ready` tells how far that is.
 
         The kernels take a second, or a minute where they were never compiled on this machine.
 
         Raises:
             ConfigError: librdkafka refuses a setting.
+            CheckpointError: the folder of checkpoints, or the one in it, cannot be used.
         """
         began = time.perf_counter()
         warm_up()
         logger.info("kernels loaded in %.1f s", time.perf_counter() - began)
+        if self._keeper:
+            self._keeper.start()
         try:
             for source in self._sources:
                 source.start()
@@ -137,7 +152,7 @@ class Service:
         self._started = True
 
     def stop(self) -> None:
-        """End reading and let go of everything. May be called twice, and without a start."""
+        """End reading, keep the state and let go of everything. May be called twice, and without a start."""
         self._started = False
         self._membership.stop()
         for source in self._sources:
@@ -145,6 +160,8 @@ class Service:
         self._ending.set()
         if self._housekeeper.is_alive():
             self._housekeeper.join()
+        if self._keeper:
+            self._keeper.stop(LAST_CHECKPOINT)
 
     def push(self, body: bytes) -> IngestSummary:
         """Offer the batches of one envelope, all or, if one breaks the contract, none.
@@ -177,7 +194,7 @@ class Service:
         began = time.perf_counter()
         matches = self._directory.match(tokens, namespace)
         took = time.perf_counter() - began
-        self._blend.observe(took, len(matches), _covered(matches, self.config.chunk_size))
+        self._blend.observe(took, matches, self.config.chunk_size)
         return matches
 
     def stats(self) -> DirectoryStats:
@@ -284,6 +301,16 @@ class Service:
             instance_id in self._membership.registry,
         )
 
+    def checkpoint(self) -> Future[Report]:
+        """Have a checkpoint written; the result comes when it is on disk, or is a `CheckpointError`.
+
+        Raises:
+            CheckpointError: there is no folder to write it to, or it is too early or too late for it.
+        """
+        if not self._keeper:
+            raise CheckpointsDisabled("no checkpoints are kept: --checkpoint-path names the folder for them")
+        return self._keeper.ask()
+
     def not_ready(self) -> list[str]:
         """Why answers may lack what the stream has said already; empty once they do not."""
         if not self._started:
@@ -356,6 +383,7 @@ class Service:
             ],
             capacity_used=self._directory.capacity_used(),
             blend=self._blend,
+            checkpoints=self._keeper.status() if self._keeper else None,
         )
 
     def _kafka_source(self) -> KafkaEventSource:
@@ -369,12 +397,3 @@ class Service:
             repair_window=config.repair_window,
         )
         return KafkaEventSource(self._gate, Decoder(config.chunk_size), settings, clock=self._clock)
-
-
-def _covered(matches: Sequence[Match], chunk_size: int) -> int:
-    """How many tokens of a query its matches cover; where they overlap, once."""
-    covered = end = 0
-    for match in matches:
-        covered += match.cur_st + chunk_size - max(end, match.cur_st)
-        end = match.cur_st + chunk_size
-    return covered

@@ -23,15 +23,13 @@ from numpy.typing import NDArray
 from processor.durability import manifest as manifests
 from processor.durability.files import write_array, write_document
 from processor.durability.folder import CheckpointFolder
-from processor.durability.manifest import FORMAT, MANIFEST, Array, File, Manifest, Segment, Settings
+from processor.durability.manifest import FORMAT, MANIFEST, NAMES, Array, File, Manifest, Segment, Settings
 from processor.durability.quiesce import Capture, Freeze, Gate, capture
 from processor.state.layout import L1_COUNT, L2_COUNT, LIVE_KEYS
 from processor.state.snapshot import COLUMNS, TOKEN_ROWS, Shadow, Snapshot
 
 SEGMENT_BYTES: Final = 32 << 20
 """A segment has at most so many bytes, and a power of two of rows."""
-NAMES: Final = "names"
-"""The document that holds what the directory has beside its arrays."""
 
 
 @dataclass(frozen=True, slots=True)

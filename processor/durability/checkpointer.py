@@ -12,22 +12,12 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import dataclass
 
 from processor.durability.checkpoint import CheckpointWriter, Report
 from processor.durability.errors import CheckpointAbandoned, CheckpointError
 from processor.durability.quiesce import Capture
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class CheckpointStatus:
-    """What metrics show: the last success and the failures so far."""
-
-    last: Report | None
-    successes: int
-    failures: int
 
 
 class Checkpointer:
@@ -66,11 +56,11 @@ class Checkpointer:
         if self._thread.is_alive():
             self._thread.join()
 
-    def write(self) -> Report:
-        """Write a checkpoint and return when it is on disk.
+    def ask(self) -> Future[Report]:
+        """Have a checkpoint written; the result comes when it is on disk, or is a `CheckpointError`.
 
         Raises:
-            CheckpointError: it could not be written.
+            CheckpointAbandoned: it is too late for that.
         """
         asked: Future[Report] = Future()
         with self._wake:
@@ -78,18 +68,19 @@ class Checkpointer:
                 raise CheckpointAbandoned("the process is ending, and writes its last checkpoint")
             self._asked.append(asked)
             self._wake.notify()
-        return asked.result()
+        return asked
 
-    def status(self) -> CheckpointStatus:
-        """The last success and the failures so far."""
-        return CheckpointStatus(self._last, self._successes, self._failures)
+    def counts(self) -> tuple[Report | None, int, int]:
+        """The last one, and how many were written and how many failed."""
+        return self._last, self._successes, self._failures
 
     def _run(self) -> None:
         due = time.monotonic() + self._interval
         while True:
             with self._wake:
                 self._wake.wait_for(lambda: self._asked or self._ending, self._until(due))
-                asked, self._asked = self._asked, []
+                asked = [future for future in self._asked if future.set_running_or_notify_cancel()]
+                self._asked = []
                 last = self._ending
             due = time.monotonic() + self._interval
             self._write(asked)

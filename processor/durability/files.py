@@ -102,21 +102,6 @@ def read_array(folder: Path, file: File, array: NDArray[Any]) -> None:
         raise CheckpointDamaged(f"{file.name} is not what was written")
 
 
-def read_document(folder: Path, file: File) -> bytes:
-    """The bytes of a file.
-
-    Raises:
-        CheckpointDamaged: they are not what was written.
-    """
-    try:
-        data = (folder / file.name).read_bytes()
-    except OSError as error:
-        raise CheckpointDamaged(f"{file.name}: {error.strerror}") from None
-    if checksum(data) != file.checksum:
-        raise CheckpointDamaged(f"{file.name} is not what was written")
-    return data
-
-
 def _write(file: io.RawIOBase, data: Any) -> None:
     view = memoryview(data)
     while view:

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from processor.durability.checkpoint import SEGMENT_BYTES, CheckpointWriter, Report
-from processor.durability.checkpointer import Checkpointer, CheckpointStatus
+from processor.durability.checkpointer import Checkpointer
 from processor.durability.errors import CheckpointAbandoned
 from processor.durability.folder import CheckpointFolder
 from processor.durability.quiesce import Capture, Freeze, Gate
@@ -34,6 +35,29 @@ class Component:
 
     freeze: Freeze
     restore: Callable[[Any], None]
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointStatus:
+    """What metrics show of checkpoints.
+
+    Attributes:
+        last: the last one that this process wrote.
+        newest: the instant that the newest sound one is of, in seconds since the epoch; None without one.
+        successes: how many were written.
+        failures: how many could not be.
+        damaged: how many were found damaged at the start, and passed over.
+        restored_from: the instant that the restored one was of; None after a cold start.
+        restore_seconds: what restoring took.
+    """
+
+    last: Report | None
+    newest: float | None
+    successes: int
+    failures: int
+    damaged: int
+    restored_from: float | None
+    restore_seconds: float
 
 
 class Keeper:
@@ -108,20 +132,30 @@ class Keeper:
             self._shadow.close()
         self._folder.close()
 
-    def write(self) -> Report:
-        """Write a checkpoint; when this returns it is on disk.
+    def ask(self) -> Future[Report]:
+        """Have a checkpoint written; the result comes when it is on disk, or is a `CheckpointError`.
 
         Raises:
-            CheckpointError: it could not be written.
+            CheckpointAbandoned: it is too early or too late for that.
         """
         if self._checkpointer is None:
             raise CheckpointAbandoned("no checkpoint is written before the start and after the end")
-        return self._checkpointer.write()
+        return self._checkpointer.ask()
 
     def status(self) -> CheckpointStatus:
-        """The last success and the failures so far."""
-        checkpointer = self._checkpointer
-        return CheckpointStatus(None, 0, 0) if checkpointer is None else checkpointer.status()
+        """What there is to know about the checkpoints."""
+        checkpointer, restored = self._checkpointer, self.restored
+        last, successes, failures = (None, 0, 0) if checkpointer is None else checkpointer.counts()
+        created = restored.manifest.created if restored.manifest else None
+        return CheckpointStatus(
+            last=last,
+            newest=last.created if last else created,
+            successes=successes,
+            failures=failures,
+            damaged=restored.damaged,
+            restored_from=created,
+            restore_seconds=restored.seconds,
+        )
 
     def _take_over(self, documents: Mapping[str, Any]) -> None:
         for name, component in self._components.items():

@@ -6,6 +6,7 @@ that a disk did to a checkpoint goes unnoticed. It is the last file written.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, Final
 
 import msgspec
@@ -16,6 +17,8 @@ from processor.durability.errors import CheckpointDamaged, CheckpointMismatch
 FORMAT: Final = 1
 """Grows with every change after which older code would misread a checkpoint."""
 MANIFEST: Final = "manifest.json"
+NAMES: Final = "names"
+"""The document that holds what the directory has beside its arrays."""
 
 
 class File(msgspec.Struct, frozen=True):
@@ -81,6 +84,35 @@ class _Head(msgspec.Struct):
 def checksum(data: bytes) -> str:
     """The checksum of a file."""
     return xxhash.xxh3_128_hexdigest(data)
+
+
+def read_manifest(path: Path) -> Manifest:
+    """The manifest of the checkpoint at `path`.
+
+    Raises:
+        CheckpointDamaged: it is missing, or not what was written.
+        CheckpointMismatch: it is of another format.
+    """
+    try:
+        text = (path / MANIFEST).read_bytes()
+    except OSError as error:
+        raise CheckpointDamaged(f"{MANIFEST}: {error.strerror}") from None
+    return decode(text)
+
+
+def read_document(folder: Path, file: File) -> bytes:
+    """The bytes of a file.
+
+    Raises:
+        CheckpointDamaged: they are not what was written.
+    """
+    try:
+        data = (folder / file.name).read_bytes()
+    except OSError as error:
+        raise CheckpointDamaged(f"{file.name}: {error.strerror}") from None
+    if checksum(data) != file.checksum:
+        raise CheckpointDamaged(f"{file.name} is not what was written")
+    return data
 
 
 def encode(manifest: Manifest) -> bytes:

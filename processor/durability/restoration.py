@@ -20,12 +20,11 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from processor.durability import manifest as manifests
-from processor.durability.checkpoint import NAMES, History, describe
+from processor.durability.checkpoint import History, describe
 from processor.durability.errors import CheckpointDamaged, CheckpointMismatch
-from processor.durability.files import read_array, read_document
+from processor.durability.files import read_array
 from processor.durability.folder import CheckpointFolder
-from processor.durability.manifest import MANIFEST, Manifest
+from processor.durability.manifest import MANIFEST, NAMES, Manifest, read_document, read_manifest
 from processor.state.parts import Parts
 from processor.state.restore import NoRoom, adopt, columns_to_fill, wipe
 from processor.state.snapshot import COLUMNS, Names
@@ -94,20 +93,6 @@ def restore(
         why, folder.path,
     )  # fmt: skip
     return result
-
-
-def read_manifest(path: Path) -> Manifest:
-    """The manifest of the checkpoint at `path`.
-
-    Raises:
-        CheckpointDamaged: it is missing, or not what was written.
-        CheckpointMismatch: it is of another format.
-    """
-    try:
-        text = (path / MANIFEST).read_bytes()
-    except OSError as error:
-        raise CheckpointDamaged(f"{MANIFEST}: {error.strerror}") from None
-    return manifests.decode(text)
 
 
 def _check_settings(manifest: Manifest, parts: Parts, path: Path) -> None:

@@ -10,7 +10,9 @@ epoch, which rises with every restart of the emitter.
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from processor.batch import Admission
 from producer.events import EventType, Tier
@@ -68,6 +70,34 @@ class CapacityRegistry:
         """Drop what a departed instance declared."""
         with self._lock:
             self._declarations.pop(instance_id, None)
+
+    def capture(self) -> list[dict[str, Any]]:
+        """Every declaration as plain data that JSON holds."""
+        with self._lock:
+            return [
+                {
+                    "instance_id": instance_id,
+                    "stamp": list(declared.stamp),
+                    "compartments": [
+                        [c.tier.value, c.backend, c.capacity_bytes, c.shared]
+                        for c in declared.compartments.values()
+                    ],
+                }
+                for instance_id, declared in self._declarations.items()
+            ]
+
+    def restore(self, data: Iterable[Mapping[str, Any]]) -> None:
+        """Take back what `capture` gave; for a registry that has heard nothing yet."""
+        for entry in data:
+            epoch, revision = entry["stamp"]
+            compartments = [
+                Capacity(Tier(tier), backend, size, shared)
+                for tier, backend, size, shared in entry["compartments"]
+            ]
+            with self._lock:
+                self._declarations[entry["instance_id"]] = _Declaration(
+                    (epoch, revision), {(c.tier, c.backend): c for c in compartments}
+                )
 
     def get(self, instance_id: str) -> tuple[Capacity, ...]:
         """What an instance declared, in the order of its batches; empty if nothing."""

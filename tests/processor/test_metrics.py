@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from processor.batch import Admission, BatchColumns, EventBatch
-from processor.metrics import TABLE, Histogram, Meter
+from processor.meters import Histogram, Meter
+from processor.metrics import TABLE
 from producer.events import EventType, Tier
 
 PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"

@@ -32,7 +32,7 @@ def test_it_writes_by_the_clock(tmp_path: Path) -> None:
     kept, _ = grown(tmp_path, steps=20)
     checkpointer = Checkpointer(kept.writer, 0.01, Told(kept))
     checkpointer.start()
-    wait_for(lambda: checkpointer.status().successes >= 3, 30, "no three checkpoints")
+    wait_for(lambda: checkpointer.counts()[1] >= 3, 30, "no three checkpoints")
     checkpointer.stop(30)
     kept.close()
 
@@ -42,13 +42,13 @@ def test_without_an_interval_it_writes_when_asked_and_answers_when_it_is_durable
     told = Told(kept)
     checkpointer = Checkpointer(kept.writer, 0, told)
     checkpointer.start()
-    first = checkpointer.write()
+    first = checkpointer.ask().result(60)
     fleet.step()
-    second = checkpointer.write()
+    second = checkpointer.ask().result(60)
     assert (first.number, second.number) == (1, 2)
     assert told.numbers == [1, 2]
-    assert checkpointer.status().last == second
-    assert checkpointer.status().successes == 2
+    assert checkpointer.counts()[0] == second
+    assert checkpointer.counts()[1] == 2
     checkpointer.stop(30)
     assert told.numbers == [1, 2, 3]
     kept.close()
@@ -67,7 +67,10 @@ def test_whoever_asks_while_one_is_written_gets_one_that_began_later(tmp_path: P
     checkpointer = Checkpointer(Slow(), 0, Told(kept))  # type: ignore[arg-type]
     checkpointer.start()
     numbers: list[int] = []
-    threads = [threading.Thread(target=lambda: numbers.append(checkpointer.write().number)) for _ in range(3)]
+    threads = [
+        threading.Thread(target=lambda: numbers.append(checkpointer.ask().result(60).number))
+        for _ in range(3)
+    ]
     threads[0].start()
     assert began.wait(30)
     for thread in threads[1:]:
@@ -87,11 +90,11 @@ def test_a_failure_is_counted_and_told_to_who_asked_and_the_next_one_succeeds(tm
     checkpointer = Checkpointer(kept.writer, 0, told)
     checkpointer.start()
     with disk_full_beyond(1_000), pytest.raises(CheckpointError, match="too large"):
-        checkpointer.write()
-    assert checkpointer.status().failures == 1
+        checkpointer.ask().result(60)
+    assert checkpointer.counts()[2] == 1
     assert told.captures == []
-    assert checkpointer.write().number == 1
-    assert checkpointer.status().successes == 1
+    assert checkpointer.ask().result(60).number == 1
+    assert checkpointer.counts()[1] == 1
     checkpointer.stop(30)
     kept.close()
 
@@ -107,18 +110,18 @@ def test_the_last_one_holds_what_came_before_the_stop(tmp_path: Path) -> None:
     assert answers(other.held) == answers(kept.held)
     other.close()
     with pytest.raises(CheckpointAbandoned):
-        checkpointer.write()
+        checkpointer.ask()
 
 
 def test_where_there_is_no_time_for_a_last_one_those_before_stand(tmp_path: Path) -> None:
     kept, fleet = grown(tmp_path, steps=50)
     checkpointer = Checkpointer(kept.writer, 0, Told(kept))
     checkpointer.start()
-    checkpointer.write()
+    checkpointer.ask().result(60)
     before = answers(kept.held)
     fleet.store_new(5)
     checkpointer.stop(-1)
-    assert checkpointer.status().failures == 1
+    assert checkpointer.counts()[2] == 1
     kept.close()
     other = Kept(tmp_path)
     assert answers(other.held) == before

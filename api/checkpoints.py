@@ -1,0 +1,82 @@
+"""`blendstream checkpoint`: what the checkpoints of a folder hold, and whether they are sound."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+if TYPE_CHECKING:
+    from processor.durability.inspection import Inspected
+
+SHOWN_STREAMS: Final = 10
+
+checkpoints = typer.Typer(help="Checkpoints on disk.", no_args_is_help=True)
+
+
+@checkpoints.callback()
+def group() -> None:
+    """Checkpoints on disk."""
+
+
+@checkpoints.command()
+def inspect(
+    path: Annotated[Path, typer.Argument(help="The folder of --checkpoint-path, or one checkpoint in it.")],
+) -> None:
+    """Show what a folder of checkpoints holds; the status is 1 if the current one is damaged."""
+    from processor.durability.errors import FolderRefused
+    from processor.durability.inspection import inspect as look
+
+    found = look(path)
+    if not found:
+        raise FolderRefused(f"there is no checkpoint in {path}")
+    out = Console()
+    for table in checkpoint_tables(found):
+        out.print(table)
+    if found[0].problems:
+        raise typer.Exit(1)
+
+
+def checkpoint_tables(found: Sequence[Inspected]) -> Iterator[Table]:
+    """A table a checkpoint: what it is of, and what is wrong with it."""
+    for index, one in enumerate(found):
+        table = Table(
+            "", escape(str(one.path)), title="current" if index == 0 else None, title_justify="left"
+        )
+        for name, value in _checkpoint_rows(one):
+            table.add_row(name, escape(value))
+        for problem in one.problems:
+            table.add_row("[red]damaged[/red]", escape(problem))
+        if not one.problems:
+            table.add_row("files", "[green]all as they were written[/green]")
+        yield table
+
+
+def _checkpoint_rows(one: Inspected) -> Iterator[tuple[str, str]]:
+    manifest = one.manifest
+    if manifest is None:
+        return
+    size = sum(file.size for file in manifest.files())
+    yield "taken", datetime.fromtimestamp(manifest.created).isoformat(" ", "seconds")
+    yield "written by", f"version {manifest.version}, format {manifest.format}"
+    yield "chunk size", f"{manifest.settings.chunk_size}, blend {'on' if manifest.settings.blend else 'off'}"
+    yield "keys", f"{manifest.keys:,} with {manifest.placements:,} placements"
+    yield "size", f"{size:,} bytes in {len(manifest.files())} files"
+    streams: list[dict[str, Any]] = one.documents.get("gate", {}).get("streams", [])
+    lacking = sum(1 for stream in streams if stream["ranges"])
+    yield "streams", f"{len(streams):,}, {lacking:,} of them with batches missing or lost"
+    for stream in streams[:SHOWN_STREAMS]:
+        yield "", f"{stream['instance_id']}: incarnation {stream['incarnation']}, up to {stream['last_seq']}"
+    if len(streams) > SHOWN_STREAMS:
+        yield "", f"and {len(streams) - SHOWN_STREAMS:,} more"
+    if "kafka" in one.documents:
+        kafka = one.documents["kafka"]
+        yield "Kafka", f"cluster {kafka['cluster_id']}, topic id {kafka['topic_id']}"
+        positions = sorted(kafka["positions"].items(), key=lambda item: int(item[0]))
+        yield "positions", ", ".join(f"{partition}: {offset:,}" for partition, offset in positions)
