@@ -29,7 +29,7 @@ class DeadLetters:
     """Keeps account of undecodable records.
 
     Args:
-        topic: where they are copied, with their key and with headers that say why; nowhere if empty.
+        topic: where they are copied, with headers that say why beside their own; nowhere if empty.
         settings: of the producer, as librdkafka takes them.
 
     Attributes:
@@ -78,6 +78,7 @@ class DeadLetters:
 
     def _copy(self, producer: Producer, message: Message, reason: str) -> None:
         headers: list[tuple[str, str | bytes | None]] = [
+            *(message.headers() or []),
             ("blendstream.reason", reason.encode("utf-8", "replace")[:1000]),
             ("blendstream.topic", str(message.topic()).encode()),
             ("blendstream.partition", str(message.partition()).encode()),

@@ -105,8 +105,8 @@ class KafkaEventSource:
 
     def stop(self) -> None:
         """End reading; when this returns, nothing more is offered to the gate."""
-        self._replayer.stop()
         self._ending.set()
+        self._replayer.stop()
         if self._thread.is_alive():
             self._thread.join()
         if self._dead_letters is not None:
@@ -169,8 +169,7 @@ class KafkaEventSource:
         if self._topic is None or self._trouble is not None:
             return known
         try:
-            for partition, at_least in list(known.items()):
-                known[partition] = max(at_least, self._topic.bounds(partition, REQUEST_TIMEOUT)[1])
+            return known | {p: max(end, known.get(p, 0)) for p, end in self.ask_ends().items()}
         except (KafkaException, TopicError, RuntimeError) as error:
             logger.warning("the ends of topic %r are not known exactly: %s", self._settings.topic, error)
         return known

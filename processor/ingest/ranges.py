@@ -317,7 +317,8 @@ class RangeSet:
         if state in _GONE:
             moved = None
         elif moved is not None:
-            moved = replace(moved, state=state, reason=reason or moved.reason, since=now)
+            # Nothing is searched for any more, so that how far the log was read matters no longer.
+            moved = replace(moved, state=state, reason=reason or moved.reason, since=now, horizon=None)
         self._splice(index, index + 1, [piece for piece in (before, moved, after) if piece is not None])
 
     def _splice(self, start: int, stop: int, pieces: list[SeqRange]) -> None:

@@ -22,7 +22,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Protocol
 
@@ -255,7 +255,8 @@ class Replayer:
         self._note_ends([gap for gap in gaps.values() if not gap.reapply])
         positions = self._live.positions()
         for replay in self._replays.values():
-            if replay.state is ReplayState.WAITING and caught_up(replay.gap, positions):
+            if replay.state is ReplayState.WAITING and (ripe := ripe_part(replay.gap, positions)):
+                replay.gap = ripe
                 replay.happen(ReplayEvent.CAUGHT_UP)
             elif replay.state is ReplayState.BACKING_OFF and self._monotonic() >= replay.due:
                 replay.happen(ReplayEvent.DUE)
@@ -352,14 +353,19 @@ class Replayer:
         self._shown = shown
 
 
-def caught_up(gap: Gap, positions: Mark) -> bool:
-    """Whether every partition was read past the end that it had when the gap showed."""
-    if gap.reapply is not None:
-        return True
-    for held in gap.wanted:
+def ripe_part(gap: Gap, positions: Mark) -> Gap | None:
+    """What of a gap live reading can no longer fill, None if nothing: what showed later must not hold it up.
+
+    Every partition was read past the end that it had when the range showed.
+    """
+
+    def is_ripe(held: SeqRange) -> bool:
         if held.horizon is None:
-            continue
+            return True
         ends = held.horizon.ends
-        if ends is None or any(positions.get(partition, -1) < end for partition, end in ends.items()):
-            return False
-    return True
+        return ends is not None and all(
+            positions.get(partition, -1) >= end for partition, end in ends.items()
+        )
+
+    wanted = tuple(filter(is_ripe, gap.wanted))
+    return replace(gap, wanted=wanted) if wanted or gap.reapply else None

@@ -65,10 +65,11 @@ def send(
     values: Sequence[bytes | None],
     key: bytes | None = b"server-1",
     partition: int = 0,
+    headers: dict[str, str | bytes | None] | None = None,
 ) -> None:
     producer = Producer({"bootstrap.servers": broker.bootstrap})
     for value in values:
-        producer.produce(topic, value, key, partition=partition)
+        producer.produce(topic, value, key, partition=partition, headers=headers)
     assert producer.flush(20) == 0
 
 

@@ -146,7 +146,7 @@ def test_what_cannot_be_decoded_is_skipped_counted_logged_once_and_copied(
     good = records([1, 2])
     other = encode_rows([batch(3, "server-2")])
     mixed = encode_rows([batch(3), batch(1, "server-2")])
-    send(kafka_broker, topic, [good[0], b"{", other, mixed, None, b"", good[1]])
+    send(kafka_broker, topic, [good[0], b"{", other, mixed, None, b"", good[1]], headers={"trace": b"7"})
     with caplog.at_level(logging.WARNING, "processor.ingest.dead_letters"):
         reader = read(kafka_broker.bootstrap, topic, dead_letter_topic=dead)
         reader.wait_for_end(7)
@@ -157,6 +157,7 @@ def test_what_cannot_be_decoded_is_skipped_counted_logged_once_and_copied(
     copies = read_all(kafka_broker.bootstrap, dead, 5)
     assert [copy.value() or None for copy in copies] == [b"{", other, mixed, None, None]
     headers = dict(copies[1].headers())
+    assert headers["trace"] == b"7"
     assert headers["blendstream.topic"] == topic.encode()
     assert (headers["blendstream.partition"], headers["blendstream.offset"]) == (b"0", b"2")
     assert b"must be the record's key" in headers["blendstream.reason"]

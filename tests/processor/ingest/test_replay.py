@@ -16,9 +16,10 @@ from processor.batch import Admission, EventBatch
 from processor.ingest import kafka_source
 from processor.ingest.decode import DecodeError, Decoder
 from processor.ingest.gate import LostRange
-from processor.ingest.ranges import LossReason
-from processor.ingest.replay import TRANSITIONS, ReplayEvent, ReplayState
-from processor.ingest.source import ReplayTotals
+from processor.ingest.ranges import LossReason, SeqRange
+from processor.ingest.repairs import Gap
+from processor.ingest.replay import TRANSITIONS, ReplayEvent, ReplayState, ripe_part
+from processor.ingest.source import Horizon, ReplayTotals
 from producer.wire import encode_rows
 from tests.brokers import RunningBroker
 from tests.processor.ingest.reading import Reader, batch, drop_records, records, send
@@ -335,6 +336,20 @@ def test_while_the_broker_is_away_replay_backs_off_and_goes_on_when_it_is_back(
         broker.start()
         wait_for_repair(reader)
         assert replayed(reader).failures > 0
+
+
+def test_a_range_that_showed_later_does_not_hold_up_an_earlier_one() -> None:
+    read, ahead = {0: 5, 1: 5}, {0: 9, 1: 5}
+    early = SeqRange(1, 1, 2, 2, horizon=Horizon(read, read))
+    late = SeqRange(1, 1, 4, 4, horizon=Horizon(read, ahead))
+    unasked = SeqRange(1, 1, 6, 6, horizon=Horizon(read))
+    gap = Gap("server-1", (early, late, unasked), frozenset({0}), None)
+    assert ripe_part(gap, {0: 4, 1: 5}) is None
+    for positions, expected in (({0: 5, 1: 5}, (early,)), ({0: 9, 1: 7}, (early, late))):
+        ripe = ripe_part(gap, positions)
+        assert ripe is not None and ripe.wanted == expected
+    # A partition that the reader has not noticed yet may hold it.
+    assert ripe_part(gap, {0: 9}) is None
 
 
 def test_every_replay_comes_to_an_end_whatever_happens() -> None:
