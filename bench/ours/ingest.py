@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from bench import workload
 from bench.ours import engine
 from bench.ours.wire import column_record
@@ -40,16 +42,15 @@ class _Wire:
         for record in self._turnover.deletes():
             self._gate.offer_all(engine.decode(self._decoder, record))
         records = self._turnover.stores()
-        decoded: list[list[EventBatch]] = []
+        decoding = applying = 0.0
+        for record in records:
+            decoded: list[EventBatch] = []
 
-        def decode() -> None:
-            decoded.extend(engine.decode(self._decoder, record) for record in records)
+            def decode(record: bytes = record, decoded: list[EventBatch] = decoded) -> None:
+                decoded.extend(engine.decode(self._decoder, record))
 
-        def apply() -> None:
-            for body in decoded:
-                self._gate.offer_all(body)
-
-        decoding, applying = seconds(decode), seconds(apply)
+            decoding += seconds(decode)
+            applying += seconds(partial(self._gate.offer_all, decoded))
         entries = len(records) * workload.BATCH_ENTRIES
         return {
             f"{self._name}_per_s": entries / (decoding + applying),

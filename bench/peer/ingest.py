@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from lmcache.v1.mp_coordinator.schemas import CacheEventsRequest  # type: ignore[import-not-found]
@@ -21,16 +22,15 @@ def prepare(parameters: Parameters) -> Round:
         for record in turnover.deletes():
             gate.ingest_batches(CacheEventsRequest.model_validate_json(record).batches)
         records = turnover.stores()
-        decoded: list[Any] = []
+        decoding = applying = 0.0
+        for record in records:
+            decoded: list[Any] = []
 
-        def decode() -> None:
-            decoded.extend(CacheEventsRequest.model_validate_json(record).batches for record in records)
+            def decode(record: bytes = record, decoded: list[Any] = decoded) -> None:
+                decoded.extend(CacheEventsRequest.model_validate_json(record).batches)
 
-        def apply() -> None:
-            for body in decoded:
-                gate.ingest_batches(body)
-
-        decoding, applying = seconds(decode), seconds(apply)
+            decoding += seconds(decode)
+            applying += seconds(partial(gate.ingest_batches, decoded))
         entries = len(records) * workload.BATCH_ENTRIES
         return {
             "rows_per_s": entries / (decoding + applying),

@@ -641,17 +641,26 @@ def prefetch_entry(t: Tables, k: HashKeys, w: Write, cols: Columns, e: Int) -> N
 
 @kernel
 def prefetch_new(t: Tables, k: HashKeys, w: Write, scope: Int, kv_rank: Int, group: Int) -> None:
-    """Begin to load, all at once, the buckets that a new chunk's rows will go into: which rows, is known."""
+    """Begin to load, all at once, the rows of a new chunk and the buckets they will go into."""
     chunk = next_row(t.meta, CHUNKS)
+    key = next_row(t.meta, KEYS)
     namespace = namespace_of(scope, kv_rank)
+    prefetch(t.chunks, chunk, "digest0")
+    prefetch(t.chunks, chunk, "hash")
+    prefetch(t.keys, key, "kv_rank")
+    prefetch(t.places, next_row(t.meta, PLACES), "ts")
     prefetch(t.key_buckets, bucket_of(t.meta, KEYS, hash_key(k, chunk, scope, kv_rank, group)), "")
-    place = hash_words(k.table, next_row(t.meta, KEYS), w.site, 3, 0, 0)
-    prefetch(t.place_buckets, bucket_of(t.meta, PLACES, place), "")
+    prefetch(t.place_buckets, bucket_of(t.meta, PLACES, hash_words(k.table, key, w.site, 3, 0, 0)), "")
     if w.blend:
-        claim = hash_words(k.table, chunk, namespace, 2, 0, 0)
-        prefetch(t.claim_buckets, bucket_of(t.meta, CLAIMS, claim), "")
-        post = hash_words(k.table, next_row(t.meta, CONTENTS), namespace, 1, 0, 0)
-        prefetch(t.post_buckets, bucket_of(t.meta, POSTS, post), "")
+        content = next_row(t.meta, CONTENTS)
+        prefetch(t.contents, content, "fingerprint")
+        prefetch(t.claims, next_row(t.meta, CLAIMS), "order")
+        prefetch(
+            t.claim_buckets, bucket_of(t.meta, CLAIMS, hash_words(k.table, chunk, namespace, 2, 0, 0)), ""
+        )
+        prefetch(
+            t.post_buckets, bucket_of(t.meta, POSTS, hash_words(k.table, content, namespace, 1, 0, 0)), ""
+        )
 
 
 @kernel
