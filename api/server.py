@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import logging
 import signal
 import socket
@@ -133,6 +134,8 @@ def serve(config: Config, announce: Callable[[str], None]) -> None:
         service = Service(config)
         try:
             service.start()
+            # What is loaded by now stays: no collection has to walk it again.
+            gc.freeze()
             app = create_app(service, on_start=lambda: announce(address))
             make_server(app, config).run(sockets=[listener])
         finally:

@@ -93,7 +93,7 @@ def _typed_prefetch(typing: Any, array: Any, index: Any, field: Any) -> Any:
 
 
 prefetch: Any = _numba.extending.intrinsic(_typed_prefetch)
-"""`prefetch(array, index, field)`: begin to load a field of an element, "" in a plain array, and do not wait."""
+"""`prefetch(array, index, field)`: begin to load a field of an element ("" in a plain array), not waiting."""
 
 
 def entry_kernel(function: Function) -> Function:

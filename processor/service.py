@@ -142,6 +142,7 @@ class Service:
         logger.info("kernels loaded in %.1f s", time.perf_counter() - began)
         if self._keeper:
             self._keeper.start()
+        self._directory.keep_memory_ready()
         try:
             for source in self._sources:
                 source.start()
@@ -162,6 +163,7 @@ class Service:
             self._housekeeper.join()
         if self._keeper:
             self._keeper.stop(LAST_CHECKPOINT)
+        self._directory.close()
 
     def push(self, body: bytes) -> IngestSummary:
         """Offer the batches of one envelope, all or, if one breaks the contract, none.

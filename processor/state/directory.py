@@ -130,7 +130,6 @@ class KeyDirectory:
         probe_stride: positions of a query between two probes.
         seed: the secret that hashing is keyed with, 32 bytes; a fresh one unless given.
         fingerprint_bits: fewer than 64 force collisions in tests.
-        prefault: touch memory ahead of the tables' ends, in a thread that `close` ends.
 
     Raises:
         ValueError: a size that is not positive, or a seed of another length.
@@ -148,7 +147,6 @@ class KeyDirectory:
         probe_stride: int = 1,
         seed: bytes | None = None,
         fingerprint_bits: int = 64,
-        prefault: bool = False,
     ) -> None:
         for field, value in (
             ("chunk_size", chunk_size),
@@ -164,7 +162,7 @@ class KeyDirectory:
         secret = seed or new_seed()
         self._state = make_state(self._tables, derive_keys(secret, chunk_size, fingerprint_bits))
         self._addresses = self._state.addresses
-        self._prefault = Prefault(self._tables) if prefault else None
+        self._prefault: Prefault | None = None
         self._lock = RWLock()
         self._instances = RankedNames(MAX_INSTANCES, "instance", self._tables.instances)
         self._scopes: Interner[tuple[str, str]] = Interner(MAX_SCOPES, "model and salt")
@@ -249,6 +247,10 @@ class KeyDirectory:
             with self._lock.write:
                 expire_slice(self._addresses, self.blend.enabled, before, SLICE)
         self._sweep_names()
+
+    def keep_memory_ready(self) -> None:
+        """Touch memory ahead of the tables' ends from now on, in a thread that `close` ends."""
+        self._prefault = Prefault(self._tables)
 
     def close(self) -> None:
         """End the thread that keeps memory ready; the directory can still be read."""
