@@ -4,6 +4,7 @@
 #   make demo BROKER=kafka    the same on Apache Kafka (Java 17 and Maven; or BROKER=docker)
 #   make demo TRACE=FILE      replay a block trace in place of the documents
 #   make test ARGS="-k gate"  the tests; ARGS goes to pytest
+#   make chaos                the processor killed 200 times under load, and what else may befall it
 #   make bench ARGS=match     measurements by name, all without; PEER_PYTHON=... names a Python with LMCache to compare
 #   make lint, fmt, clean     check and format the code; remove what was made
 
@@ -19,7 +20,7 @@ ARGS ?=
 PEER_PYTHON ?=
 export PEER_PYTHON
 
-.PHONY: help setup demo test lint fmt bench clean
+.PHONY: help setup demo test chaos lint fmt bench clean
 .DEFAULT_GOAL := help
 
 help:
@@ -32,6 +33,9 @@ demo: setup
 
 test: setup
 	$(BIN)/pytest $(ARGS)
+
+chaos: setup
+	BLENDSTREAM_CHAOS_ROUNDS=$(or $(BLENDSTREAM_CHAOS_ROUNDS),200) $(BIN)/pytest tests/chaos $(ARGS)
 
 lint: setup
 	$(BIN)/ruff format --check .

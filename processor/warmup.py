@@ -19,6 +19,8 @@ from processor.batch import Admission, EventBatch
 from processor.ingest.decode import Decoder
 from processor.ingest.pieces import PIECE
 from processor.state.directory import KeyDirectory
+from processor.state.entry_kernels import derive, index_all, unindex_all
+from processor.state.snapshot import Shadow
 from producer.events import CacheEventBatch, CacheEventEntry, EventType, Namespace, ObjectKey, Tier
 from producer.wire import encode_columns, encode_rows
 
@@ -68,6 +70,17 @@ class _Warmup:
         self.directory.expire(2.0)
         self.directory.fence("instance")
 
+    def keep(self) -> None:
+        directory = KeyDirectory(chunk_size=CHUNK_SIZE, max_chunks=1024)
+        shadow = Shadow(directory.parts)
+        shadow.freeze()
+        shadow.release()
+        shadow.close()
+        state = directory.parts.state
+        derive(state.addresses)
+        index_all(state.addresses, state.tables.tokens.reshape(-1))
+        unindex_all(state.addresses)
+
     def steps(self) -> list[tuple[str, Callable[[], object]]]:
         return [
             ("decode columns", self.decode),
@@ -84,6 +97,7 @@ class _Warmup:
             ("look keys up", self.look_up),
             ("list keys", lambda: self.directory.list_keys(None, "", "", 0, 10)),
             ("forget", self.forget),
+            ("capture and restore", self.keep),
         ]
 
 

@@ -9,7 +9,6 @@ a list of their own until `release`, and what a row holds that was free at the i
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -153,7 +152,7 @@ class Shadow:
 
     def copy(self) -> None:
         """Copy what was collected."""
-        runs = np.array(list(self._runs()), np.uint64).reshape(-1, 3)
+        runs = self._runs()
         self._pending[:, : self._most_pieces()] = 0
         sizes = np.cumsum(runs[:, 2])
         if not len(runs):
@@ -231,19 +230,22 @@ class Shadow:
     def _most_pieces(self) -> int:
         return max(self._pieces(column) for column in COLUMNS.values())
 
-    def _runs(self) -> Iterator[tuple[int, int, int]]:
+    def _runs(self) -> NDArray[np.uint64]:
         """Neighbouring pieces to copy, as one run each, unless that were too long."""
+        found = []
         for name, to in self._copies.items():
             column, source = COLUMNS[name], _table(self._tables, name)
             row_bytes = source[:1].nbytes
-            end = len(source) * row_bytes
             pending = self._pending[column.lane, : self._pieces(column)]
             edges = np.flatnonzero(np.diff(pending, prepend=0, append=0)).reshape(-1, 2)
-            for first, last in (edges << column.log2).tolist():
-                stop = min(last * row_bytes, end)
-                for start in range(first * row_bytes, stop, SPLIT_BYTES):
-                    size = min(SPLIT_BYTES, stop - start)
-                    yield to.ctypes.data + start, source.ctypes.data + start, size
+            starts, stops = np.minimum((edges << column.log2) * row_bytes, source.nbytes).T
+            cuts = -(-(stops - starts) // SPLIT_BYTES)
+            starts, stops = np.repeat(starts, cuts), np.repeat(stops, cuts)
+            within = np.arange(len(starts)) - np.repeat(np.cumsum(cuts) - cuts, cuts)
+            starts = starts + within * SPLIT_BYTES
+            sizes = np.minimum(stops - starts, SPLIT_BYTES)
+            found.append(np.stack([to.ctypes.data + starts, source.ctypes.data + starts, sizes], axis=1))
+        return np.concatenate(found).astype(np.uint64)
 
 
 def _table(tables: Tables, name: str) -> NDArray[Any]:
