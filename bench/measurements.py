@@ -147,6 +147,23 @@ def memory(sizes: Sizes) -> Rows:
     return [Row("memory", figure, "bytes", held, peer.get("bytes_per_entry"), Better.LOWER, bound=1_500)]
 
 
+def checkpoint(sizes: Sizes) -> Rows:
+    """How long a checkpoint holds the stream back, what it costs ingest, and how fast one is restored."""
+    ours = alone("checkpoint", {"chunks": sizes.memory_chunks}, sizes.rounds)
+    keys = f"{sizes.memory_chunks:,}"
+    rows = [
+        (f"pause, {keys} keys changed", "ms", "changed_pause_ms", Better.LOWER, 50.0),
+        ("pause, 256 keys changed", "ms", "little_pause_ms", Better.LOWER, 5.0),
+        ("longest pause during ingest", "ms", "worst_pause_ms", Better.LOWER, 50.0),
+        ("ingest beside one after the other", "% of alone", "ingest_percent", Better.HIGHER, 80.0),
+        (f"restore, {keys} keys of 256 tokens", "s", "restore_s", Better.LOWER, 1.0),
+    ]
+    return [
+        Row("checkpoint", figure, unit, ours[name], better=better, bound=bound)
+        for figure, unit, name, better, bound in rows
+    ]
+
+
 def http(sizes: Sizes) -> Rows:
     """Blend lookups over HTTP, one client."""
     as_json, as_bytes = _lookups(sizes.queries, sizes.served_chunks)
@@ -274,6 +291,7 @@ MEASUREMENTS = {
         Measurement("store", "the store path alone, into a loaded directory", store),
         Measurement("match", "blend match of a 32,768- and a 131,072-token prompt in a loaded index", match),
         Measurement("memory", "resident memory a stored entry adds", memory),
+        Measurement("checkpoint", "pauses of the stream, ingest beside checkpoints, restoring", checkpoint),
         Measurement("http", "POST /directory/blend-lookup, JSON and raw, p50 and p99", http),
         Measurement("events", "POST /events, entries a second", events),
         Measurement("replay", "records read, and time, to find one missing batch in a log on Kafka", replay),
