@@ -156,6 +156,7 @@ def checkpoint(sizes: Sizes) -> Rows:
         ("pause, 256 keys changed", "ms", "little_pause_ms", Better.LOWER, 5.0),
         ("longest pause during ingest", "ms", "worst_pause_ms", Better.LOWER, 50.0),
         ("ingest beside one after the other", "% of alone", "ingest_percent", Better.HIGHER, 80.0),
+        ("the same in processor time", "% of alone", "work_percent", Better.HIGHER, 80.0),
         (f"restore, {keys} keys of 256 tokens", "s", "restore_s", Better.LOWER, 1.0),
     ]
     return [
