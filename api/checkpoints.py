@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Any, Final
 
 import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-if TYPE_CHECKING:
-    from processor.durability.inspection import Inspected
+from processor.offline import FolderRefused, Inspected, inspect_checkpoints
 
 SHOWN_STREAMS: Final = 10
 
@@ -30,10 +29,7 @@ def inspect(
     path: Annotated[Path, typer.Argument(help="The folder of --checkpoint-path, or one checkpoint in it.")],
 ) -> None:
     """Show what a folder of checkpoints holds; the status is 1 if the current one is damaged."""
-    from processor.durability.errors import FolderRefused
-    from processor.durability.inspection import inspect as look
-
-    found = look(path)
+    found = inspect_checkpoints(path)
     if not found:
         raise FolderRefused(f"there is no checkpoint in {path}")
     out = Console()

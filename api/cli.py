@@ -22,7 +22,7 @@ from rich.console import Console
 from api.checkpoints import checkpoints
 from api.client import DEFAULT_URL, Client, ServerError, ServerUnavailable
 from api.console import matches_table, placements_table, streams_table
-from processor.config import Config, ConfigError, environment_variable_of, flag_of
+from processor.offline import CheckpointError, Config, ConfigError, environment_variable_of, flag_of
 from producer.events import ContractError, ObjectKey
 
 PUBLISH_BATCHES: Final = 64
@@ -64,11 +64,17 @@ def main() -> None:
 
 
 def _user_errors() -> tuple[type[Exception], ...]:
-    known: list[type[Exception]] = [UserError, ConfigError, ContractError, ServerError, ServerUnavailable]
+    known: list[type[Exception]] = [
+        UserError,
+        CheckpointError,
+        ConfigError,
+        ContractError,
+        ServerError,
+        ServerUnavailable,
+    ]
     for module, name in (
         ("api.server", "AddressError"),
         ("deploy.broker", "BrokerError"),
-        ("processor.durability.errors", "CheckpointError"),
         ("producer.sinks.trace", "TraceError"),
         ("producer.sinks.protocol", "PublishError"),
         ("producer.spool.log", "SpoolError"),
