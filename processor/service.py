@@ -119,7 +119,7 @@ class Service:
         )
         self._keeper = make_keeper(
             config, self._gate, self._directory.parts, self._kafka,
-            {"capacities": self._capacities, "instances": self._membership.registry}, clock,
+            {"capacities": self._capacities, "membership": self._membership}, clock,
         )  # fmt: skip
         self._refused_bodies = 0
         self._started = False

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from processor.offline import inspect_checkpoints
 from processor.service import Config, Service, UnknownStream
 from producer.events import CacheEventBatch, CacheEventEntry, EventType, ObjectKey, Tier
 from producer.wire import encode_columns
@@ -91,3 +93,18 @@ def test_a_departed_instance_that_comes_back_starts_afresh(service: Service) -> 
     push(service, batch(EventType.STORE, 1))
     assert service.stream("a").epoch == 2
     assert len(service.lookup([KEY])[0].placements) == 1
+
+
+def test_a_departure_without_a_broker_is_still_to_be_marked_after_a_restart(tmp_path: Path) -> None:
+    for restarted in (False, True):
+        service = make_service(
+            event_transport="kafka", kafka_bootstrap_servers="127.0.0.1:1", checkpoint_path=str(tmp_path)
+        )
+        service.start()
+        if not restarted:
+            service.register("a", "10.0.0.1", 8000)
+            service.register("b", "10.0.0.2", 8000)
+            service.drop_instance("a")
+        assert [instance.instance_id for instance in service.instances()] == ["b"]
+        service.stop()
+        assert inspect_checkpoints(tmp_path)[0].documents["membership"]["unmarked"] == ["a"]
