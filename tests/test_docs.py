@@ -1,0 +1,32 @@
+"""The pages in docs/ as a reader walks them: each is reached from the README, and no link leads nowhere."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+ROOT: Final = Path(__file__).parents[1]
+PAGES: Final = sorted((ROOT / "docs").glob("*.md"))
+LINK: Final = re.compile(r"\]\((?!https?:|#)([^)#]+)")
+
+
+def links_of(page: Path) -> set[Path]:
+    return {(page.parent / target).resolve() for target in LINK.findall(page.read_text())}
+
+
+@pytest.mark.parametrize("page", [ROOT / "README.md", *PAGES], ids=lambda page: page.name)
+def test_every_link_of_a_page_leads_somewhere(page: Path) -> None:
+    assert [str(target) for target in links_of(page) if not target.exists()] == []
+
+
+def test_every_page_can_be_reached_from_the_readme() -> None:
+    reached: set[Path] = set()
+    ahead = {ROOT / "README.md"}
+    while ahead:
+        page = ahead.pop()
+        reached.add(page)
+        ahead |= {target for target in links_of(page) if target.suffix == ".md"} - reached
+    assert [page.name for page in PAGES if page not in reached] == []
