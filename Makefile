@@ -12,7 +12,8 @@ PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11; do \
 	$$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$python && break; done)
 VENV := .venv
 BIN := $(VENV)/bin
-KERNELS := $(shell find processor -name '*kernels.py') processor/kernel.py
+KERNELS := $(shell find processor -name '*kernels.py') \
+	processor/kernel.py processor/state/hashing.py processor/state/layout.py
 
 BROKER ?= embedded
 TRACE ?=

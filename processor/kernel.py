@@ -2,8 +2,9 @@
 
 A kernel is a plain loop over arrays and scalars. It allocates nothing, raises nothing and runs without the
 GIL. Numba's own cache notices a change in the kernel's file but not in the files of the kernels that it
-calls, so the cache folder is named after a digest of all kernel modules (`*kernels.py`): changed code never
-meets a stale kernel.
+calls, nor in those of the constants and types that it freezes, so the cache folder is named after a digest of
+all kernel modules (`*kernels.py`) and of all that they import from here: changed code never meets a stale
+kernel.
 """
 
 from __future__ import annotations
@@ -34,19 +35,30 @@ Bool = Any
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
+FROZEN = ("kernel.py", "state/hashing.py", "state/layout.py")
+"""What kernel modules import from this package beside each other, and hold in their machine code."""
+
+
+def kernel_sources(package: Path) -> list[Path]:
+    """Return the files of a package that its machine code is made from."""
+    return [*(package / name for name in FROZEN), *sorted(package.rglob("*kernels.py"))]
+
+
+def cache_name(package: Path) -> str:
+    """Return the name of the folder for a package's machine code, which no other source or version shares."""
+    digest = hashlib.sha256()
+    for source in kernel_sources(package):
+        digest.update(source.read_bytes())
+    return f"{digest.hexdigest()[:16]}-py{platform.python_version()}-nb{numba.__version__}-np{np.__version__}"
+
 
 def _cache_folder() -> Path:
-    digest = hashlib.sha256()
-    package = Path(__file__).parent
-    for source in [Path(__file__), *sorted(package.rglob("*kernels.py"))]:
-        digest.update(source.read_bytes())
-    name = f"{digest.hexdigest()[:16]}-py{platform.python_version()}-nb{numba.__version__}-np{np.__version__}"
     root = (
         os.environ.get("BLENDSTREAM_KERNEL_CACHE")
         or os.environ.get("XDG_CACHE_HOME")
         or Path.home() / ".cache"
     )
-    return Path(root) / "blendstream" / "kernels" / name
+    return Path(root) / "blendstream" / "kernels" / cache_name(Path(__file__).parent)
 
 
 # Numba's stubs know neither its settings nor the option that leaves reference counting out.
