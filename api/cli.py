@@ -11,7 +11,7 @@ import inspect
 import logging
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -29,6 +29,12 @@ PUBLISH_BATCHES: Final = 64
 """Batches handed to a sink at a time."""
 DELIVERY_TIMEOUT: Final = 30.0
 """Seconds that `emit` waits for the last record to be taken."""
+OF_SYNTHETIC: Final = (
+    "instance_id", "incarnation", "chunks", "chunk_size", "world_size", "model_name", "seed"
+)  # fmt: skip
+"""Options of `emit` that a trace file leaves nothing to do."""
+OF_KAFKA: Final = ("kafka_topic", "kafka_config", "spool", "wire")
+"""Options of `emit` that mean nothing by HTTP."""
 
 app = typer.Typer(
     name="blendstream",
@@ -130,6 +136,7 @@ app.command("serve")(_serve)
 
 @app.command()
 def emit(
+    context: typer.Context,
     trace: Annotated[Path | None, typer.Argument(help="A trace file: one batch a line.")] = None,
     synthetic: Annotated[int, typer.Option(help="Make up this many batches instead.")] = 0,
     url: Annotated[str, typer.Option(help="Post to this server.")] = "",
@@ -161,6 +168,10 @@ def emit(
         raise UserError("give either a trace file or --synthetic N")
     if trace is not None and not trace.is_file():
         raise UserError(f"no such trace file: {trace}")
+    if trace is not None:
+        _refuse(context, OF_SYNTHETIC, "says nothing of a trace file, which is sent as it is")
+    if url:
+        _refuse(context, OF_KAFKA, "goes with --kafka-bootstrap-servers, not with --url")
     sink = _sink(url, kafka_bootstrap_servers, kafka_topic, kafka_config, wire, spool)
     now = time.time()
     made = Synthetic(
@@ -177,11 +188,17 @@ def emit(
     out.print(f"sent {sent} batches with {entries} entries")
 
 
+def _refuse(context: typer.Context, names: Iterable[str], reason: str) -> None:
+    """Refuse options that would do nothing; one that the environment sets is meant for other commands too."""
+    for name in names:
+        source = context.get_parameter_source(name)
+        if source is not None and source.name == "COMMANDLINE":
+            raise UserError(f"{flag_of(name)} {reason}")
+
+
 def _sink(url: str, brokers: str, topic: str, config: Path | None, wire: str, spool: Path | None) -> Any:
     if bool(url) == bool(brokers):
         raise UserError("give either --url or --kafka-bootstrap-servers")
-    if url and spool:
-        raise UserError("--spool goes with --kafka-bootstrap-servers; by HTTP nothing waits")
     if url:
         from producer.sinks.http import HttpSink
 

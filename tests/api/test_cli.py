@@ -136,3 +136,35 @@ def test_the_environment_is_read_and_a_bad_value_in_it_refused(
 ) -> None:
     monkeypatch.setenv("BLENDSTREAM_CHUNK_SIZE", "0")
     assert "--chunk-size must be from 1" in blendstream("serve").stderr
+
+
+@pytest.mark.parametrize(
+    ("flag", "value"),
+    [("--wire", "rows"), ("--kafka-topic", "t"), ("--kafka-config", "/dev/null"), ("--spool", "/tmp")],
+)
+def test_what_only_kafka_knows_is_refused_by_http(blendstream: Blendstream, flag: str, value: str) -> None:
+    done = blendstream("emit", "--synthetic", "1", "--url", f"http://{NOBODY}", flag, value)
+    assert done.status == 1
+    assert f"{flag} goes with --kafka-bootstrap-servers, not with --url" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("flag", "value"),
+    [("--instance-id", "a"), ("--incarnation", "1"), ("--chunks", "16"), ("--chunk-size", "256"),
+     ("--world-size", "1"), ("--model-name", "m"), ("--seed", "0")],
+)  # fmt: skip
+def test_what_shapes_made_up_batches_is_refused_beside_a_trace_file(
+    blendstream: Blendstream, tmp_path: Path, flag: str, value: str
+) -> None:
+    (tmp_path / "trace.jsonl").touch()
+    done = blendstream("emit", str(tmp_path / "trace.jsonl"), "--url", f"http://{NOBODY}", flag, value)
+    assert done.status == 1
+    assert f"{flag} says nothing of a trace file" in done.stderr
+
+
+def test_a_topic_that_the_environment_names_does_not_keep_from_posting(
+    blendstream: Blendstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BLENDSTREAM_KAFKA_TOPIC", "t")
+    done = blendstream("emit", "--synthetic", "1", "--url", f"http://{NOBODY}")
+    assert "did not take 1 of 1 batches" in done.stderr
