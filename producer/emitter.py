@@ -38,6 +38,7 @@ from producer.events import (
     check_token_offset,
 )
 from producer.sinks.protocol import PublishError, Sink
+from producer.throttle import Throttle
 
 __all__ = ["CacheEventEmitter", "Capacity", "EmitterCounters"]
 
@@ -53,8 +54,6 @@ MAX_WAITING: Final = 262_144
 """Entries that may wait while a sink is slow."""
 CLOSE_TIMEOUT: Final = 10.0
 """Seconds that `close` gives the sink to take and deliver what is left."""
-LOG_INTERVAL: Final = 60.0
-"""Seconds between two log lines on the same trouble."""
 
 logger = logging.getLogger(__name__)
 
@@ -130,7 +129,7 @@ class CacheEventEmitter:
         self._misfits = 0
         self._last_publish = time.monotonic()
 
-        self._log_after: dict[str, float] = {}
+        self._throttle = Throttle()
         self._wake = threading.Event()
         self._thread = threading.Thread(target=self._run, name="cache-event-emitter", daemon=True)
         self._thread.start()
@@ -355,7 +354,5 @@ class CacheEventEmitter:
         return dropped == 0
 
     def _warn(self, trouble: str, message: str, error: Exception) -> None:
-        now = time.monotonic()
-        if now >= self._log_after.get(trouble, 0.0):
-            self._log_after[trouble] = now + LOG_INTERVAL
+        if self._throttle.due(trouble):
             logger.warning("emitter of %r: " + message, self._instance_id, error)

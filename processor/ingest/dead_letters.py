@@ -7,20 +7,17 @@ has to find out why.
 from __future__ import annotations
 
 import logging
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
+from producer.throttle import Throttle
+
 logger = logging.getLogger(__name__)
 
-LOG_INTERVAL = 60.0
-"""Seconds between two log lines about one emitter."""
 MAX_PLACES = 4096
 """Emitters and partitions of which it is known that some record was skipped."""
-MAX_LOGGED = 4096
-"""Emitters whose last log line is remembered."""
 FLUSH_TIMEOUT = 2.0
 """Seconds that `close` waits for copies under way."""
 
@@ -37,14 +34,11 @@ class DeadLetters:
         lost: copies that could not be delivered.
     """
 
-    def __init__(
-        self, topic: str, settings: Mapping[str, Any], *, clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, topic: str, settings: Mapping[str, Any]) -> None:
         self.count = 0
         self.lost = 0
         self._topic = topic
-        self._clock = clock
-        self._logged: dict[bytes, float] = {}
+        self._throttle = Throttle()
         self._places: set[tuple[bytes | None, int | None]] = set()
         self._producer = Producer({**settings, "error_cb": _log_error}, logger=logger) if topic else None
 
@@ -54,11 +48,7 @@ class DeadLetters:
         if len(self._places) < MAX_PLACES:
             self._places.add((message.key(), message.partition()))
         key = message.key() or b""
-        now = self._clock()
-        if now - self._logged.get(key, -LOG_INTERVAL) >= LOG_INTERVAL:
-            if len(self._logged) >= MAX_LOGGED:
-                self._logged.clear()
-            self._logged[key] = now
+        if self._throttle.due(key):
             place = f"{message.topic()}[{message.partition()}]@{message.offset()}"
             logger.warning(
                 "skipped the record %s of %r, which cannot be decoded: %s", place, key[:200], reason

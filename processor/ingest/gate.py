@@ -36,6 +36,7 @@ from processor.ingest.ranges import LossReason
 from processor.ingest.repairs import Repairs
 from processor.ingest.source import Mark, Position
 from processor.ingest.stream import Cursor, LostRange, StreamStatus
+from producer.throttle import Throttle
 
 __all__ = [
     "EventGate",
@@ -52,8 +53,6 @@ logger = logging.getLogger(__name__)
 
 REPAIR_WINDOW = 3600.0
 """Seconds for which a late batch still repairs a lost range."""
-LOG_INTERVAL = 60.0
-"""Seconds between two log lines about one stream's gaps, and about its conflicts."""
 
 
 class EventGate:
@@ -63,6 +62,7 @@ class EventGate:
         broadcaster: fans out what is admitted.
         repair_window: seconds for which a late batch still repairs a lost range.
         clock: seconds since the epoch.
+        monotonic: seconds, for how often the log is written to.
         seekable: some source can read the log again. Without one, what is missing is lost at once.
 
     Attributes:
@@ -75,12 +75,14 @@ class EventGate:
         *,
         repair_window: float = REPAIR_WINDOW,
         clock: Callable[[], float] = time.time,
+        monotonic: Callable[[], float] = time.monotonic,
         seekable: bool = True,
     ) -> None:
         self._broadcaster = broadcaster
         self._repair_window = repair_window
         self._clock = clock
         self._seekable = seekable
+        self._throttle = Throttle(clock=monotonic)
         # Reentrant for `quiesced` alone, whose caller captures under it.
         self._lock = threading.RLock()
         self._ledger = Ledger(broadcaster, clock)
@@ -290,8 +292,7 @@ class EventGate:
             self._ledger.add_range(cursor, first, last, verdict, position)
         else:
             return
-        if last >= first and self._due(cursor.gap_logged):
-            cursor.gap_logged = self._clock()
+        if last >= first and self._throttle.due(("gap", cursor.instance_id)):
             where = f"{cursor.instance_id}, incarnation {cursor.incarnation}"
             logger.warning("%s: batches %d to %d did not come", where, first, last)
 
@@ -329,11 +330,7 @@ class EventGate:
         self._ledger.reconcile(cursor)
 
     def _warn_of_conflict(self, cursor: Cursor, what: str) -> None:
-        if self._due(cursor.conflict_logged):
-            cursor.conflict_logged = self._clock()
+        if self._throttle.due(("conflict", cursor.instance_id)):
             where = f"{cursor.instance_id}, incarnation {cursor.incarnation}"
             hint = "two processes use one instance_id, or a clock was set back"
             logger.warning("%s: %s (%s)", where, what, hint)
-
-    def _due(self, logged: float) -> bool:
-        return self._clock() - logged >= LOG_INTERVAL

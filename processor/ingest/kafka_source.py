@@ -34,6 +34,7 @@ from processor.ingest.scanner import Scanner
 from processor.ingest.search import Knowledge
 from processor.ingest.source import Mark, Position, ReplayCapability, SourceStatus
 from processor.ingest.stream import ReplayStatus
+from producer.throttle import Throttle
 
 __all__ = ["KafkaEventSource", "KafkaSettings"]
 
@@ -47,8 +48,6 @@ END_INTERVAL = 0.2
 """Seconds from one look at the ends that the broker has sent along to the next."""
 RETRY_INTERVAL = 1.0
 """Seconds from one attempt to reach the broker or the topic to the next."""
-LOG_INTERVAL = 60.0
-"""Seconds between two log lines about one and the same trouble."""
 
 
 class KafkaEventSource:
@@ -81,7 +80,7 @@ class KafkaEventSource:
         self._topic: TopicInspector | None = None
         self._dead_letters: DeadLetters | None = None
         self._trouble: str | None = f"topic {settings.topic!r} has not been reached yet"
-        self._logged: tuple[str, float] = ("", float("-inf"))
+        self._throttle = Throttle()
         self._drain = Drain()
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._run, name="kafka-source", daemon=True)
@@ -393,7 +392,5 @@ class KafkaEventSource:
 
     def _note_trouble(self, what: str) -> None:
         self._trouble = what
-        known, logged = self._logged
-        if what != known or time.monotonic() - logged >= LOG_INTERVAL:
-            self._logged = (what, time.monotonic())
+        if self._throttle.due(what):
             logger.warning("topic %r cannot be read: %s", self._settings.topic, what)

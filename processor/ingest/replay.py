@@ -36,6 +36,7 @@ from processor.ingest.scanner import ScanCounters, Scanner
 from processor.ingest.search import Hidden, Knowledge, Scan, Search, plan, searches_for, verdicts
 from processor.ingest.source import Mark, ReplayTotals
 from processor.ingest.stream import ReplayStatus
+from producer.throttle import Throttle
 
 logger = logging.getLogger(__name__)
 
@@ -45,8 +46,6 @@ FIRST_BACKOFF = 1.0
 """Seconds from a scan that failed to the next attempt; doubled each time."""
 MAX_BACKOFF = 30.0
 """The most that grows to."""
-LOG_INTERVAL = 60.0
-"""Seconds between two log lines about a log that cannot be scanned."""
 
 
 class ReplayState(StrEnum):
@@ -163,7 +162,7 @@ class Replayer:
         self._asked: deque[Replay] = deque()
         self._shown: dict[str, ReplayStatus] = {}
         self._ends: dict[int, int] = {}
-        self._logged = float("-inf")
+        self._throttle = Throttle(clock=monotonic)
         self._wake = threading.Event()
         self._ending = False
         self._thread = threading.Thread(target=self._run, name="replay", daemon=True)
@@ -336,8 +335,7 @@ class Replayer:
                 replay.happen(ReplayEvent.FAILED)
                 replay.due = now + min(MAX_BACKOFF, FIRST_BACKOFF * 2**replay.attempts)
                 replay.attempts = min(replay.attempts + 1, 16)
-        if now - self._logged >= LOG_INTERVAL:
-            self._logged = now
+        if self._throttle.due():
             logger.warning("the log cannot be searched at present: %s", reason)
 
     def _show(self, scanner: Scanner) -> None:

@@ -131,8 +131,6 @@ class Cursor:
     reapply: Reapplication | None = None
     past: dict[int, int] = field(default_factory=dict)
     outlines: list[Outline | None] = field(default_factory=lambda: [None] * REMEMBERED)
-    conflict_logged: float = float("-inf")
-    gap_logged: float = float("-inf")
 
     def renew(self, incarnation: int, epoch: int) -> None:
         """Start afresh for a new incarnation; the ranges stay, for what they hold of L2."""

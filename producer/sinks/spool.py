@@ -25,6 +25,7 @@ from producer.events import CacheEventBatch
 from producer.sinks.protocol import Answer, Carrier, PublishError
 from producer.spool.log import SpoolFull, SpoolLog
 from producer.spool.segment import Record
+from producer.throttle import Throttle
 from producer.wire import Wire
 
 MAX_BYTES: Final = 2**30
@@ -42,8 +43,6 @@ RETRY_LONGEST: Final = 5.0
 """Seconds until a record that was not taken is sent again, doubled each time."""
 CLOSE_TIMEOUT: Final = 1.0
 """Seconds that `close` waits for records in flight; what is left waits on disk for the next start."""
-LOG_INTERVAL: Final = 60.0
-"""Seconds between two log lines on the same trouble."""
 
 logger = logging.getLogger(__name__)
 
@@ -106,7 +105,7 @@ class SpoolSink:
         self._inherited = self._log.next - self._log.first
         self._refused = self._rejected = self._delivered = self._retries = self._disk_errors = 0
         self._damaged = self._log.torn
-        self._log_after: dict[str, float] = {}
+        self._throttle = Throttle()
 
         self._unspooled: dict[int, Record] = {}
         self._unspooled_bytes = 0
@@ -298,7 +297,5 @@ class SpoolSink:
         self._warn("disk", "the disk of the spool fails: %s", error)
 
     def _warn(self, trouble: str, message: str, argument: object) -> None:
-        now = time.monotonic()
-        if now >= self._log_after.get(trouble, 0.0):
-            self._log_after[trouble] = now + LOG_INTERVAL
+        if self._throttle.due(trouble):
             logger.warning(message, argument)
