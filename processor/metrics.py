@@ -54,6 +54,7 @@ TABLE: Final[dict[str, Kind]] = {
     "unfitting_chunks_total": Kind("counter", "Chunks stored with other than --chunk-size tokens."),
     "tokens_dropped_total": Kind("counter", "Chunks whose tokens were left out: too large, or too many."),
     "consumer_failures_total": Kind("counter", "Batches and fences a consumer failed at.", ("consumer",)),
+    "dead_letters_lost_total": Kind("counter", "Undecodable records whose copy the topic did not take."),
     "fences_total": Kind("counter", "Times that an instance's memory was declared gone."),
     "consumer_lag": Kind("gauge", "Records of the partition that are still to be read.", ("partition",)),
     "consumer_position": Kind("gauge", "Next offset to be read of the partition.", ("partition",)),
@@ -215,6 +216,7 @@ def _ingest_metrics(taken: Snapshot) -> Iterator[Metric]:
     )
     failures = taken.consumer_failures.items()
     yield _labelled("consumer_failures_total", (((name,), count) for name, count in failures))
+    yield _plain("dead_letters_lost_total", sum(source.dead_letters_lost for source in taken.sources))
     yield _plain("fences_total", taken.counters.fences)
     yield _plain("unfitting_chunks_total", taken.meter.unfitting)
     yield _plain("tokens_dropped_total", taken.meter.tokens_dropped)

@@ -122,6 +122,7 @@ class KafkaEventSource:
             caught_up=trouble is None and progress.caught_up(),
             error=trouble,
             undecodable=self._dead_letters.count if self._dead_letters else 0,
+            dead_letters_lost=self._dead_letters.lost if self._dead_letters else 0,
             replay=self._replayer.totals(),
             commits=dict(self._topic.commits) if self._topic else {},
         )

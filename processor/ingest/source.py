@@ -99,6 +99,7 @@ class SourceStatus:
         caught_up: every partition has been read to the end that was last heard of.
         error: why nothing can be read at present, None if all is well.
         undecodable: records counted and skipped since the start.
+        dead_letters_lost: copies of such records that the topic for them did not take.
         replay: None where nothing can be read again.
         commits: times that positions were handed to the broker for lag tools, by result.
     """
@@ -110,6 +111,7 @@ class SourceStatus:
     caught_up: bool = True
     error: str | None = None
     undecodable: int = 0
+    dead_letters_lost: int = 0
     replay: ReplayTotals | None = None
     commits: Mapping[str, int] = field(default_factory=dict)
 

@@ -164,6 +164,18 @@ def test_what_cannot_be_decoded_is_skipped_counted_logged_once_and_copied(
     delete_topic(kafka_broker.bootstrap, dead)
 
 
+def test_a_copy_that_the_topic_for_it_does_not_take_is_counted(
+    kafka_broker: RunningBroker, topic: str, read: Callable[..., Reader]
+) -> None:
+    send(kafka_broker, topic, [b"{" * 2_000])
+    reader = read(
+        kafka_broker.bootstrap, topic, dead_letter_topic=topic, properties={"message.max.bytes": "1000"}
+    )
+    reader.wait_for_end(1)
+    assert reader.source.status().undecodable == 1
+    assert reader.source.status().dead_letters_lost == 1
+
+
 def test_a_record_without_a_key_is_read(
     kafka_broker: RunningBroker, topic: str, read: Callable[..., Reader]
 ) -> None:
