@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 
 from processor.batch import HASH_BYTES, Admission, BatchColumns
 from processor.state.blend import BlendIndex, BlendStats, Match
-from processor.state.directory_kernels import ACCESS, DELETE, STORE, Columns, Write
 from processor.state.entry_kernels import (
     apply_slice,
     expire_slice,
@@ -61,6 +60,7 @@ from processor.state.memory import machine_memory
 from processor.state.parts import Parts
 from processor.state.prefault import Prefault
 from processor.state.rwlock import RWLock
+from processor.state.write_kernels import ACCESS, DELETE, STORE, Columns, Write
 from producer.events import EventType, Namespace, ObjectKey, Tier
 
 __all__ = ["DirectoryStats", "KeyDirectory", "KeyInfo", "Match", "Placement", "Usage", "default_max_chunks"]

@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 
 from processor.kernel import Int, entry_kernel
 from processor.state import directory_kernels, lookup_kernels, restore_kernels
-from processor.state.directory_kernels import Columns, Write
 from processor.state.hashing import HashKeys
 from processor.state.hashing_kernels import BLOCK_WINDOWS, FILTER_PATTERNS, TABLE_KEYS
 from processor.state.layout import (
@@ -39,6 +38,7 @@ from processor.state.layout import (
     Tables,
 )
 from processor.state.lookup_kernels import Cursors, Found, Matches, Survivors
+from processor.state.write_kernels import Columns, Write
 
 _U1, _I4, _U4, _I8, _U8, _F8 = (np.dtype(name) for name in ("u1", "i4", "u4", "i8", "u8", "f8"))
 _SIZES = 2

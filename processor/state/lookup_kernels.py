@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 
 from processor.kernel import Bool, Int, kernel
 from processor.state.blend_kernels import equal_tokens, find_post
-from processor.state.directory_kernels import find_chunk, find_key, hash_key
 from processor.state.filter_kernels import filter_bits
 from processor.state.hashing import HashKeys
 from processor.state.hashing_kernels import BLOCK_WINDOWS, fingerprint, hash_digest
+from processor.state.identity_kernels import find_chunk, find_key, hash_key
 from processor.state.layout import (
     CONTENTS,
     FILTER_ACTIVE,

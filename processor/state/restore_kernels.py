@@ -18,9 +18,9 @@ from processor.state.blend_kernels import (
     index_chunk,
     unindex_chunk,
 )
-from processor.state.directory_kernels import namespace_of
 from processor.state.filter_kernels import IDLE, filter_step, start_filter
 from processor.state.hashing import HashKeys
+from processor.state.identity_kernels import namespace_of
 from processor.state.layout import CHUNKS, CLAIMS, FILTER_PHASE, FIRST_DORMANT, HIGH_WATER, KEYS, Tables
 from processor.state.table_kernels import mark_row
 
