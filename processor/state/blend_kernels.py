@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from processor.kernel import Bool, Int, kernel
 from processor.state.filter_kernels import filter_add, filter_drop
 from processor.state.hashing import HashKeys
-from processor.state.hashing_kernels import fingerprint, hash_words, polynomial
+from processor.state.hashing_kernels import fingerprint, polynomial
+from processor.state.identity_kernels import hash_claim, hash_post
 from processor.state.layout import (
     CHUNKS,
     CLAIMS,
@@ -125,7 +126,7 @@ def equal_tokens(t: Tables, row: Int, tokens: NDArray[np.uint32], start: Int, co
 @kernel
 def find_post(t: Tables, k: HashKeys, content: Int, namespace: Int) -> Int:
     """Return the post of a (content, namespace), 0 if there is none."""
-    h = hash_words(k.table, content, namespace, 1, 0, 0)
+    h = hash_post(k, content, namespace)
     row = chain(t.meta, POSTS, t.post_buckets, h)
     while row:
         post = t.posts[row]
@@ -186,7 +187,7 @@ def hang_claim(t: Tables, k: HashKeys, claim: Int) -> None:
         t.posts[post].content = content
         t.posts[post].namespace = namespace
         t.posts[post].root = 0
-        t.posts[post].hash = hash_words(k.table, content, namespace, 1, 0, 0)
+        t.posts[post].hash = hash_post(k, content, namespace)
         link(t, POSTS, t.post_buckets, t.posts, post)
     t.claims[claim].order = t.chunks[chunk].order
     t.claims[claim].post = post
@@ -271,7 +272,7 @@ def find_claim(t: Tables, h: Int, chunk: Int, namespace: Int) -> Int:
 @kernel
 def add_claim(t: Tables, k: HashKeys, chunk: Int, namespace: Int) -> None:
     """Count a key that came to life; the first of its namespace claims the chunk."""
-    h = hash_words(k.table, chunk, namespace, 2, 0, 0)
+    h = hash_claim(k, chunk, namespace)
     claim = find_claim(t, h, chunk, namespace)
     if claim:
         t.claims[claim].keys += 1
@@ -299,7 +300,7 @@ def add_claim(t: Tables, k: HashKeys, chunk: Int, namespace: Int) -> None:
 @kernel
 def drop_claim(t: Tables, k: HashKeys, chunk: Int, namespace: Int) -> None:
     """Discount a key that died; with its namespace's last one the claim goes."""
-    claim = find_claim(t, hash_words(k.table, chunk, namespace, 2, 0, 0), chunk, namespace)
+    claim = find_claim(t, hash_claim(k, chunk, namespace), chunk, namespace)
     t.claims[claim].keys -= 1
     mark_row(t, CLAIMS, claim)
     if t.claims[claim].keys:

@@ -12,8 +12,17 @@ import numpy as np
 from processor.kernel import Int, kernel, prefetch
 from processor.state.content_kernels import bind_tokens, forget_content, new_chunk, remove_idle_chunk
 from processor.state.hashing import HashKeys
-from processor.state.hashing_kernels import fingerprint, hash_digest, hash_words
-from processor.state.identity_kernels import find_chunk, find_key, find_place, hash_key, namespace_of
+from processor.state.hashing_kernels import fingerprint, hash_digest
+from processor.state.identity_kernels import (
+    find_chunk,
+    find_key,
+    find_place,
+    hash_claim,
+    hash_key,
+    hash_place,
+    hash_post,
+    namespace_of,
+)
 from processor.state.key_kernels import key_loses, new_key
 from processor.state.layout import (
     CHUNKS,
@@ -77,17 +86,13 @@ def prefetch_new(t: Tables, k: HashKeys, w: Write, scope: Int, kv_rank: Int, gro
     prefetch(t.keys, key, "kv_rank")
     prefetch(t.places, next_row(t.meta, PLACES), "ts")
     prefetch(t.key_buckets, bucket_of(t.meta, KEYS, hash_key(k, chunk, scope, kv_rank, group)), "")
-    prefetch(t.place_buckets, bucket_of(t.meta, PLACES, hash_words(k.table, key, w.site, 3, 0, 0)), "")
+    prefetch(t.place_buckets, bucket_of(t.meta, PLACES, hash_place(k, key, w.site)), "")
     if w.blend:
         content = next_row(t.meta, CONTENTS)
         prefetch(t.contents, content, "fingerprint")
         prefetch(t.claims, next_row(t.meta, CLAIMS), "order")
-        prefetch(
-            t.claim_buckets, bucket_of(t.meta, CLAIMS, hash_words(k.table, chunk, namespace, 2, 0, 0)), ""
-        )
-        prefetch(
-            t.post_buckets, bucket_of(t.meta, POSTS, hash_words(k.table, content, namespace, 1, 0, 0)), ""
-        )
+        prefetch(t.claim_buckets, bucket_of(t.meta, CLAIMS, hash_claim(k, chunk, namespace)), "")
+        prefetch(t.post_buckets, bucket_of(t.meta, POSTS, hash_post(k, content, namespace)), "")
 
 
 @kernel
@@ -111,7 +116,7 @@ def apply_slice(t: Tables, k: HashKeys, w: Write, cols: Columns, begin: Int, end
         if chunk:
             key = find_key(t, hash_key(k, chunk, scope, kv_rank, group), chunk, scope, kv_rank, group)
         if key and w.event != ACCESS:
-            place = find_place(t, hash_words(k.table, key, w.site, 3, 0, 0), key, w.site)
+            place = find_place(t, hash_place(k, key, w.site), key, w.site)
         stores = w.event == STORE and not w.void
         if place == 0 and (stores or w.tombstones):
             if not (
@@ -126,7 +131,7 @@ def apply_slice(t: Tables, k: HashKeys, w: Write, cols: Columns, begin: Int, end
                 chunk = new_chunk(t, chunk_hash, cols, c)
             if key == 0:
                 key = new_key(t, hash_key(k, chunk, scope, kv_rank, group), chunk, scope, kv_rank, group)
-            place = new_place(t, hash_words(k.table, key, w.site, 3, 0, 0), key, w.site)
+            place = new_place(t, hash_place(k, key, w.site), key, w.site)
         if w.event == ACCESS:
             if key and t.keys[key].live:
                 t.last_access[key] = max(t.last_access[key], w.ts)

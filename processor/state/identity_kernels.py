@@ -42,6 +42,24 @@ def hash_key(k: HashKeys, chunk: Int, scope: Int, kv_rank: Int, group: Int) -> I
 
 
 @kernel
+def hash_place(k: HashKeys, key: Int, site: Int) -> Int:
+    """Return the uint32 hash of a placement's identity."""
+    return hash_words(k.table, key, site, 3, 0, 0)
+
+
+@kernel
+def hash_claim(k: HashKeys, chunk: Int, namespace: Int) -> Int:
+    """Return the uint32 hash of a claim's identity."""
+    return hash_words(k.table, chunk, namespace, 2, 0, 0)
+
+
+@kernel
+def hash_post(k: HashKeys, content: Int, namespace: Int) -> Int:
+    """Return the uint32 hash of a post's identity."""
+    return hash_words(k.table, content, namespace, 1, 0, 0)
+
+
+@kernel
 def find_key(t: Tables, h: Int, chunk: Int, scope: Int, kv_rank: Int, group: Int) -> Int:
     """Return the row of a key, dead or alive, 0 if there is none."""
     row = chain(t.meta, KEYS, t.key_buckets, h)
