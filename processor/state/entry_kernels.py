@@ -43,6 +43,9 @@ from processor.state.write_kernels import Columns, Write
 _U1, _I4, _U4, _I8, _U8, _F8 = (np.dtype(name) for name in ("u1", "i4", "u4", "i8", "u8", "f8"))
 _SIZES = 2
 """The first elements of the addresses are no addresses: the chunk size and the words of a filter."""
+_T = _SIZES
+_K = _SIZES + len(Tables._fields)
+"""Where the addresses of the tables and of the hash keys begin; each follow in the order of their fields."""
 
 
 class State(NamedTuple):
@@ -81,30 +84,30 @@ def _tables(a: NDArray[np.uint64]) -> Tables:
     chunk_size = np.int64(a[0])
     words = np.int64(a[1])
     return Tables(
-        carray(_pointer(a[2]), (META_SIZE,), _I8),
-        carray(_pointer(a[3]), (_ANY,), CHUNK),
-        carray(_pointer(a[4]), (_ANY,), KEY),
-        carray(_pointer(a[5]), (_ANY,), PLACE),
-        carray(_pointer(a[6]), (_ANY,), CONTENT),
-        carray(_pointer(a[7]), (_ANY,), CLAIM),
-        carray(_pointer(a[8]), (_ANY,), POST),
-        carray(_pointer(a[9]), (_ANY,), _I4),
-        carray(_pointer(a[10]), (_ANY,), _I4),
-        carray(_pointer(a[11]), (_ANY,), _I4),
-        carray(_pointer(a[12]), (_ANY,), _I4),
-        carray(_pointer(a[13]), (_ANY,), _I4),
-        carray(_pointer(a[14]), (_ANY,), _I4),
-        carray(_pointer(a[15]), (_ANY, chunk_size), _U4),
-        carray(_pointer(a[16]), (_ANY,), _I4),
-        carray(_pointer(a[17]), (_ANY,), _F8),
-        carray(_pointer(a[18]), (_ANY,), _U4),
-        carray(_pointer(a[19]), (2, words), _U8),
-        carray(_pointer(a[20]), (MAX_SCOPES,), _I8),
-        carray(_pointer(a[21]), (MAX_SCOPES * NAMESPACES_PER_SCOPE,), _I4),
-        carray(_pointer(a[22]), (MAX_SITES,), SITE),
-        carray(_pointer(a[23]), (MAX_INSTANCES,), INSTANCE),
-        carray(_pointer(a[24]), (3, MAX_INSTANCES), HEAD),
-        carray(_pointer(a[25]), (LANES, PIECES), _U1),
+        carray(_pointer(a[_T]), (META_SIZE,), _I8),
+        carray(_pointer(a[_T + 1]), (_ANY,), CHUNK),
+        carray(_pointer(a[_T + 2]), (_ANY,), KEY),
+        carray(_pointer(a[_T + 3]), (_ANY,), PLACE),
+        carray(_pointer(a[_T + 4]), (_ANY,), CONTENT),
+        carray(_pointer(a[_T + 5]), (_ANY,), CLAIM),
+        carray(_pointer(a[_T + 6]), (_ANY,), POST),
+        carray(_pointer(a[_T + 7]), (_ANY,), _I4),
+        carray(_pointer(a[_T + 8]), (_ANY,), _I4),
+        carray(_pointer(a[_T + 9]), (_ANY,), _I4),
+        carray(_pointer(a[_T + 10]), (_ANY,), _I4),
+        carray(_pointer(a[_T + 11]), (_ANY,), _I4),
+        carray(_pointer(a[_T + 12]), (_ANY,), _I4),
+        carray(_pointer(a[_T + 13]), (_ANY, chunk_size), _U4),
+        carray(_pointer(a[_T + 14]), (_ANY,), _I4),
+        carray(_pointer(a[_T + 15]), (_ANY,), _F8),
+        carray(_pointer(a[_T + 16]), (_ANY,), _U4),
+        carray(_pointer(a[_T + 17]), (2, words), _U8),
+        carray(_pointer(a[_T + 18]), (MAX_SCOPES,), _I8),
+        carray(_pointer(a[_T + 19]), (MAX_SCOPES * NAMESPACES_PER_SCOPE,), _I4),
+        carray(_pointer(a[_T + 20]), (MAX_SITES,), SITE),
+        carray(_pointer(a[_T + 21]), (MAX_INSTANCES,), INSTANCE),
+        carray(_pointer(a[_T + 22]), (3, MAX_INSTANCES), HEAD),
+        carray(_pointer(a[_T + 23]), (LANES, PIECES), _U1),
     )
 
 
@@ -112,12 +115,12 @@ def _tables(a: NDArray[np.uint64]) -> Tables:
 def _keys(a: NDArray[np.uint64]) -> HashKeys:
     chunk_size = np.int64(a[0])
     return HashKeys(
-        carray(_pointer(a[26]), (TABLE_KEYS,), _U8),
-        carray(_pointer(a[27]), (2, chunk_size), _U8),
-        carray(_pointer(a[28]), (BLOCK_WINDOWS + chunk_size + 1,), _U8),
-        carray(_pointer(a[29]), (BLOCK_WINDOWS + 1,), _U8),
-        carray(_pointer(a[30]), (FILTER_PATTERNS,), _U8),
-        carray(_pointer(a[31]), (2,), _U8),
+        carray(_pointer(a[_K]), (TABLE_KEYS,), _U8),
+        carray(_pointer(a[_K + 1]), (2, chunk_size), _U8),
+        carray(_pointer(a[_K + 2]), (BLOCK_WINDOWS + chunk_size + 1,), _U8),
+        carray(_pointer(a[_K + 3]), (BLOCK_WINDOWS + 1,), _U8),
+        carray(_pointer(a[_K + 4]), (FILTER_PATTERNS,), _U8),
+        carray(_pointer(a[_K + 5]), (2,), _U8),
     )
 
 
