@@ -11,14 +11,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from processor.batch import HASH_BYTES, Admission, BatchColumns
-from processor.state.blend import BlendIndex, BlendStats, Match
+from processor.state.blend import BlendIndex, Match
 from processor.state.entry_kernels import (
     apply_slice,
     expire_slice,
@@ -56,10 +55,10 @@ from processor.state.layout import (
     make_tables,
 )
 from processor.state.lookup import KeyInfo, KeyReader, Placement
-from processor.state.memory import machine_memory
 from processor.state.parts import Parts
 from processor.state.prefault import Prefault
 from processor.state.rwlock import RWLock
+from processor.state.stats import DirectoryStats, Usage, default_max_chunks
 from processor.state.write_kernels import ACCESS, DELETE, STORE, Columns, Write
 from producer.events import EventType, Namespace, ObjectKey, Tier
 
@@ -69,8 +68,6 @@ logger = logging.getLogger(__name__)
 
 SLICE = 256
 EXPIRE_AT_MOST = 65_536
-BYTES_A_CHUNK = 2_048
-"""What a chunk takes beside its tokens, with a few keys and placements, rounded up."""
 
 _EVENTS = {EventType.STORE: STORE, EventType.DELETE: DELETE, EventType.ACCESS: ACCESS}
 _LAYOUT: Final[tuple[Literal["C"], Literal["A"], Literal["W"]]] = ("C", "A", "W")
@@ -78,46 +75,6 @@ _TIERS = {Tier.L1: TIER_L1, Tier.L2: TIER_L2}
 
 Site = tuple[str, Tier, str, bool]
 """Where a placement is: owner ("" in a shared pool), tier, backend, shared."""
-
-
-@dataclass(frozen=True, slots=True)
-class DirectoryStats:
-    """Counts of what the fleet holds; sizes in bytes.
-
-    Attributes:
-        l1_keys_by_instance: live L1 placements by the instance that reported them; 0 for one heard since its
-            last fence.
-        num_tombstones: deletes remembered for writes that are older and still to come.
-        refused: entries for which there was no room.
-    """
-
-    num_keys: int
-    num_placements: int
-    l1_keys_by_instance: dict[str, int]
-    blend: BlendStats
-    l1_count: int
-    l1_size_bytes: int
-    l2_count: int
-    l2_size_bytes: int
-    num_tombstones: int
-    refused: int
-
-
-@dataclass(frozen=True, slots=True)
-class Usage:
-    """What one place holds: an instance's own (tier, backend), or a shared pool under the instance id ""."""
-
-    instance_id: str
-    tier: Tier
-    backend: str
-    shared: bool
-    count: int
-    size_bytes: int
-
-
-def default_max_chunks(chunk_size: int) -> int:
-    """Return how many chunks of so many tokens fit into half of the machine's memory."""
-    return min(max(machine_memory() // 2 // (BYTES_A_CHUNK + 4 * chunk_size), 1), MOST_CHUNKS)
 
 
 class KeyDirectory:

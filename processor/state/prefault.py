@@ -1,12 +1,10 @@
 """Pages ahead of the tables' ends, touched by a thread of its own.
 
 The first write to a page of fresh memory makes the kernel find and clear it, and on a virtual machine often
-the
-host too: 2 to 4 us a kilobyte, milliseconds for a huge page, all under the write lock. So a thread keeps
-memory
-ready: much at the start, where a fleet's state is usually read in one go, and a little ahead of each table's
-end from then on. It writes nothing itself (MADV_POPULATE_WRITE leaves contents alone), so it needs no lock.
-Where the kernel does not know that call (before Linux 5.14), tables grow as they did, page by page.
+the host too: 2 to 4 us a kilobyte, milliseconds for a huge page, all under the write lock. So a thread keeps
+memory ready: much at the start, where a fleet's state is usually read in one go, and a little ahead of each
+table's end from then on. It writes nothing itself (MADV_POPULATE_WRITE leaves contents alone), so it needs no
+lock. Where the kernel does not know that call (before Linux 5.14), tables grow as they did, page by page.
 """
 
 from __future__ import annotations
