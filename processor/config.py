@@ -13,10 +13,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from processor.state.limits import MOST_CHUNKS
+
 TRANSPORTS: Final = ("http", "kafka")
 LOG_LEVELS: Final = ("debug", "info", "warning", "error")
 MAX_CHUNK_SIZE: Final = 65_536
-MAX_CHUNKS_CEILING: Final = 50_000_000
 
 
 class ConfigError(ValueError):
@@ -77,7 +78,7 @@ class Config:
         self._within("port", 0, 65_535)
         self._within("chunk_size", 1, MAX_CHUNK_SIZE)
         self._within("blend_probe_stride", 1, 2**31 - 1)
-        self._within("max_chunks", 0, MAX_CHUNKS_CEILING)
+        self._within("max_chunks", 0, MOST_CHUNKS)
         self._within("timeout_keep_alive", 1, 86_400)
         for name in (
             "repair_window",

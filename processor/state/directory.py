@@ -42,7 +42,6 @@ from processor.state.layout import (
     MAX_INSTANCES,
     MAX_SCOPES,
     MAX_SITES,
-    MOST_CHUNKS,
     PLACES,
     REFUSED,
     SHARED_TOMBSTONES,
@@ -54,6 +53,7 @@ from processor.state.layout import (
     ZEROED,
     make_tables,
 )
+from processor.state.limits import MOST_CHUNKS
 from processor.state.lookup import KeyInfo, KeyReader, Placement
 from processor.state.parts import Parts
 from processor.state.prefault import Prefault

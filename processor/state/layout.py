@@ -172,9 +172,6 @@ MAX_SITES = 1 << 20
 NAMESPACES_PER_SCOPE = 256
 """A namespace is numbered `scope * 256 + world_size`."""
 
-MOST_CHUNKS = (1 << 31) // 16
-"""Rows are numbered in 31 bits, and there is room for twelve placements a chunk."""
-
 LONGEST_CONTENT = 16
 """Content longer than this many chunk sizes counts as unknown."""
 

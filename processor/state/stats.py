@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from processor.state.blend import BlendStats
-from processor.state.layout import MOST_CHUNKS
+from processor.state.limits import MOST_CHUNKS
 from processor.state.memory import machine_memory
 from producer.events import Tier
 

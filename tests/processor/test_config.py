@@ -7,6 +7,9 @@ from typing import Any
 import pytest
 
 from processor.config import Config, ConfigError, environment_variable_of, flag_of
+from processor.state import stats
+from processor.state.directory import KeyDirectory
+from processor.state.limits import MOST_CHUNKS
 
 
 def test_the_defaults_are_those_of_lmcaches_coordinator() -> None:
@@ -30,6 +33,7 @@ def test_the_defaults_are_those_of_lmcaches_coordinator() -> None:
         ("chunk_size", 0),
         ("blend_probe_stride", 0),
         ("max_chunks", -1),
+        ("max_chunks", MOST_CHUNKS + 1),
         ("timeout_keep_alive", 0),
         ("repair_window", -1.0),
         ("max_lag", math.nan),
@@ -46,6 +50,19 @@ def test_a_value_out_of_bounds_is_refused_by_the_name_of_its_flag(setting: str, 
         Config(**{setting: value})
     assert flag_of(setting) in str(refused.value)
     assert str(value) in str(refused.value)
+
+
+def test_as_many_chunks_may_be_asked_for_as_a_state_can_hold() -> None:
+    assert Config(max_chunks=MOST_CHUNKS).max_chunks == MOST_CHUNKS
+    with pytest.raises(ValueError, match=f"at most {MOST_CHUNKS}"):
+        KeyDirectory(chunk_size=1, max_chunks=MOST_CHUNKS + 1)
+
+
+def test_the_chunks_derived_from_memory_are_no_more_than_may_be_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(stats, "machine_memory", lambda: 1 << 60)
+    assert stats.default_max_chunks(chunk_size=1) == MOST_CHUNKS
 
 
 def test_kafka_needs_an_address() -> None:
