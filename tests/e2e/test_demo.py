@@ -8,12 +8,13 @@ import re
 import signal
 import subprocess
 import sys
-import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from tests.waiting import wait_for
 
 MARK = "DEMO_TEST_MARK"
 QUICK = ("--requests", "40", "--seconds", "6")
@@ -48,11 +49,8 @@ class Run:
 
     def wait_for(self, text: str) -> None:
         """Until it has printed that."""
-        deadline = time.monotonic() + DEADLINE
-        while text not in self.output:
-            assert self.process.poll() is None, self.output
-            assert time.monotonic() < deadline, self.output
-            time.sleep(0.05)
+        wait_for(lambda: text in self.output or self.process.poll() is not None, DEADLINE, text)
+        assert text in self.output, self.output
 
     def alive(self) -> list[str]:
         """The command line of every process that carries the mark."""
@@ -67,10 +65,7 @@ class Run:
 
     def must_end_completely(self) -> None:
         """Wait until no process carries the mark."""
-        deadline = time.monotonic() + 60
-        while left := self.alive():
-            assert time.monotonic() < deadline, left
-            time.sleep(0.1)
+        wait_for(lambda: not self.alive(), 60, "a process of the demo goes on")
 
 
 @pytest.fixture
