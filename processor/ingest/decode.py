@@ -59,14 +59,10 @@ class Decoder:
 
     Args:
         chunk_size: tokens of the fleet's chunks; content longer than 16 of them counts as unknown.
-
-    Attributes:
-        tokens_dropped: chunks whose tokens were left out, being too many or too large.
     """
 
     def __init__(self, chunk_size: int) -> None:
         self._max_tokens = MAX_CONTENT_CHUNKS * chunk_size
-        self.tokens_dropped = 0
 
     def decode(self, value: bytes, *, record_time: float) -> list[EventBatch]:
         """The batches of an envelope.
@@ -97,7 +93,6 @@ class Decoder:
             columns = _from_columns(form.columns, lifted, self._max_tokens, (*loc, "columns"))
         if len(columns) and form.event_type is EventType.CONFIG:
             raise DecodeError((*loc, "entries"), "must be empty in a config batch")
-        self.tokens_dropped += columns.tokens_dropped
         return EventBatch(
             instance_id=form.instance_id,
             incarnation=form.incarnation,
