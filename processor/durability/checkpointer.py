@@ -95,7 +95,13 @@ class Checkpointer:
             report, captured = self._writer.write(self._check_time)
         except Exception as error:
             self._failures += 1
-            logger.error("no checkpoint was written, and those before stand: %s", error)
+            # A full disk needs no traceback; what nobody foresaw does.
+            foreseen = isinstance(error, (OSError, CheckpointError))
+            logger.error(
+                "no checkpoint was written, and those before stand: %s",
+                error,
+                exc_info=None if foreseen else error,
+            )
             failure = error if isinstance(error, CheckpointError) else CheckpointError(str(error))
             for future in asked:
                 future.set_exception(failure)

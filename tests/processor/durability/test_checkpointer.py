@@ -84,7 +84,9 @@ def test_whoever_asks_while_one_is_written_gets_one_that_began_later(tmp_path: P
     kept.close()
 
 
-def test_a_failure_is_counted_and_told_to_who_asked_and_the_next_one_succeeds(tmp_path: Path) -> None:
+def test_a_failure_is_counted_and_told_to_who_asked_and_the_next_one_succeeds(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     kept, _ = grown(tmp_path)
     told = Told(kept)
     checkpointer = Checkpointer(kept.writer, 0, told)
@@ -92,9 +94,28 @@ def test_a_failure_is_counted_and_told_to_who_asked_and_the_next_one_succeeds(tm
     with disk_full_beyond(1_000), pytest.raises(CheckpointError, match="too large"):
         checkpointer.ask().result(60)
     assert checkpointer.counts()[2] == 1
+    assert [record.exc_info for record in caplog.records] == [None], "a full disk is told without a traceback"
     assert told.captures == []
     assert checkpointer.ask().result(60).number == 1
     assert checkpointer.counts()[1] == 1
+    checkpointer.stop(30)
+    kept.close()
+
+
+def test_a_failure_that_nobody_foresaw_is_logged_with_its_traceback(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept, _ = grown(tmp_path)
+
+    def write(check_time: object) -> None:
+        raise KeyError("positions")
+
+    monkeypatch.setattr(kept.writer, "write", write)
+    checkpointer = Checkpointer(kept.writer, 0, Told(kept))
+    checkpointer.start()
+    with pytest.raises(CheckpointError, match="positions"):
+        checkpointer.ask().result(60)
+    assert "Traceback" in caplog.text
     checkpointer.stop(30)
     kept.close()
 
