@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 import logging
+import os
 import sys
 import time
 from collections.abc import Iterable, Iterator
@@ -107,6 +108,11 @@ def _serve(**settings: Any) -> None:
     from api.server import serve
 
     serve(config, lambda address: err.print(f"serving on {address}", soft_wrap=True))
+    # Threads still at work on a request nobody waits for any more would hold the process up.
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)
 
 
 def _options() -> inspect.Signature:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any, Final
 
 import orjson
@@ -21,10 +21,10 @@ MAX_BODY_BYTES: Final = 64 * 1024 * 1024
 JSON_OPTIONS: Final = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS
 MAX_INT: Final = 2**63 - 1
 SHOWN_INPUT_CHARS: Final = 200
-SMALL_BODY_BYTES: Final = 1024 * 1024
-LARGE_AT_A_TIME: Final = 8
+BODIES_BYTES: Final = 1024 * 1024 * 1024
+"""What all bodies that are being read or worked on may take together."""
 READ_TIMEOUT: Final = 30.0
-"""Seconds in which a large body must have come."""
+"""Seconds in which a body must have come."""
 CLOSE: Final = {"connection": "close"}
 
 Loc = Sequence[str | int]
@@ -63,52 +63,55 @@ def error_response(error: RequestError) -> Response:
 
 
 class BodyReader:
-    """Reads request bodies within bounds: of size, and for large ones of time and of how many at once.
+    """Reads request bodies within bounds: of size, of time, and of what all of them take together.
 
     So what clients send takes a bounded part of memory, however many they are, and one that stops half-way
-    does not keep its part for long.
+    keeps no more than it sent, and not for long. Used on the event loop alone.
     """
 
     def __init__(self) -> None:
-        self._large = asyncio.Semaphore(LARGE_AT_A_TIME)
+        self._held = 0
 
     @contextlib.asynccontextmanager
     async def read(self, request: Request) -> AsyncIterator[bytes]:
         """The whole body, whether its length was announced or not, for as long as it is worked on.
 
         Raises:
-            RequestError: 413 for a body over `MAX_BODY_BYTES`, as soon as that shows; 408 for a large one
-                that is not there in time; 400 if the client left.
+            RequestError: 413 for a body over `MAX_BODY_BYTES`, as soon as that shows; 408 for one that is not
+                there in time; 503 while the others leave no room for it; 400 if the client left.
         """
         announced = request.headers.get("content-length", "")
-        chunked = "transfer-encoding" in request.headers
-        length = int(announced[:20]) if announced.isdecimal() else 0
-        if length > MAX_BODY_BYTES:
+        if announced.isdecimal() and int(announced[:20]) > MAX_BODY_BYTES:
             raise _too_large()
-        if length <= SMALL_BODY_BYTES and not chunked:
-            yield await _collect(request)
-            return
-        async with self._large:
-            try:
-                async with asyncio.timeout(READ_TIMEOUT):
-                    body = await _collect(request)
-            except TimeoutError:
-                raise RequestError(408, f"the body did not come within {READ_TIMEOUT:g} s", CLOSE) from None
-            yield body
+        pieces: list[bytes] = []
+        taken = 0
 
-
-async def _collect(request: Request) -> bytes:
-    pieces: list[bytes] = []
-    size = 0
-    try:
-        async for piece in request.stream():
-            size += len(piece)
-            if size > MAX_BODY_BYTES:
+        def take(piece: bytes) -> None:
+            nonlocal taken
+            taken += len(piece)
+            self._held += len(piece)
+            if taken > MAX_BODY_BYTES:
                 raise _too_large()
+            if self._held > BODIES_BYTES:
+                raise RequestError(503, "too many large bodies at once; try again", CLOSE)
             pieces.append(piece)
+
+        try:
+            await _stream(request, take)
+            yield pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        finally:
+            self._held -= taken
+
+
+async def _stream(request: Request, take: Callable[[bytes], None]) -> None:
+    try:
+        async with asyncio.timeout(READ_TIMEOUT):
+            async for piece in request.stream():
+                take(piece)
+    except TimeoutError:
+        raise RequestError(408, f"the body did not come within {READ_TIMEOUT:g} s", CLOSE) from None
     except ClientDisconnect:
         raise RequestError(400, "the client went away before its body was read") from None
-    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
 def _too_large() -> RequestError:

@@ -51,11 +51,16 @@ from processor.service import (
 from producer.events import ObjectKey, Tier, make_kv_rank
 
 INLINE_BODY_BYTES: Final = 64 * 1024
-"""A body of events or keys up to this long is decoded and applied on the loop."""
+"""A body of keys up to this long is decoded on the loop."""
 INLINE_QUERY_BYTES: Final = 192 * 1024
 """A query up to this long is matched on the loop: it takes about 0.1 ms, and a thread costs as much."""
+INLINE_MATCHES: Final = 1_024
+"""With more matches than this it is matched anew in a thread: what comes back takes longer than the search."""
 SLICE_KEYS: Final = 256
-"""Keys looked up and encoded in one go."""
+"""Keys looked up and encoded in one go, at most."""
+FIRST_KEYS: Final = 8
+SLICE_PLACEMENTS: Final = 2_048
+"""Placements in one go, about: a prompt that all share is on every server, so slices start small."""
 PAGE_LIMIT: Final = 10_000
 
 Result = TypeVar("Result")
@@ -121,7 +126,8 @@ class Routes:
             if not body or body.isspace():
                 raise invalid(("body",), "Field required", "missing")
             try:
-                summary = await self._run(len(body) > INLINE_BODY_BYTES, self.service.push, body)
+                # Never on the loop: whoever applies a batch holds the gate.
+                summary = await self._run(True, self.service.push, body)
             except DecodeError as error:
                 raise invalid(("body", *error.loc), f"Value error, {error.reason}") from None
         return json_response(asdict(summary))
@@ -142,7 +148,9 @@ class Routes:
                 asked = bodies.raw_blend_lookup_of(raw, request.query_params)
             else:
                 asked = await self._run(long, bodies.blend_lookup_of, raw)
-            answer = await self._run(long, self._matches, asked)
+            answer = None if long else self._matches(asked, INLINE_MATCHES)
+            if answer is None:
+                answer = await self._run(True, self._matches, asked)
         return Response(answer, media_type="application/json")
 
     async def keys(self, request: Request) -> Response:
@@ -244,10 +252,12 @@ class Routes:
             return call(*arguments)
         return await asyncio.get_running_loop().run_in_executor(self._pool, call, *arguments)
 
-    def _matches(self, asked: bodies.BlendLookup) -> bytes:
+    def _matches(self, asked: bodies.BlendLookup, most: int | None = None) -> bytes | None:
         found = []
         if asked.namespace is not None and len(asked.tokens):
-            found = self.service.match(asked.tokens, asked.namespace)
+            found = self.service.match(asked.tokens, asked.namespace, most)
+        if most is not None and len(found) > most:
+            return None
         shown = [{"chunk_hash": m.chunk_hash.hex(), "old_st": m.old_st, "cur_st": m.cur_st} for m in found]
         return json_bytes({"matches": shown})
 
@@ -269,8 +279,15 @@ class Routes:
         spellings = iter(spelled)
 
         def looked_up() -> Iterator[list[KeyInfo]]:
+            most = FIRST_KEYS
             for part in parts:
-                yield self.service.lookup(part)
+                begin = 0
+                while begin < len(part):
+                    found = self.service.lookup(part[begin : begin + most])
+                    begin += most
+                    held = sum(len(info.placements) for info in found)
+                    most = max(1, min(SLICE_KEYS, 2 * most, SLICE_PLACEMENTS * len(found) // max(held, 1)))
+                    yield found
 
         def results(found: list[KeyInfo]) -> list[object]:
             # The keys of a request are echoed in its own spelling of the hash.
@@ -290,7 +307,7 @@ class Routes:
             part = next(parts, None)
             return None if part is None else json_bytes(shown(part))[1:-1]
 
-        first = await self._run(False, encoded)
+        first = await self._run(True, encoded)
         second = await self._run(True, encoded) if first is not None else None
         if second is None:
             return Response(head.encode() + (first or b"") + b"]}", media_type="application/json")

@@ -24,6 +24,7 @@ import uvicorn
 from starlette.applications import Starlette
 
 from api.app import create_app
+from api.protocol import BoundedProtocol
 from processor.service import Config, Service
 
 logger = logging.getLogger(__name__)
@@ -113,6 +114,8 @@ class Server(uvicorn.Server):
         finally:
             for number in (signal.SIGTERM, signal.SIGINT):
                 loop.remove_signal_handler(number)
+                # The end has begun: a second signal must not cut it short of its checkpoint.
+                signal.signal(number, signal.SIG_IGN)
 
 
 def serve(config: Config, announce: Callable[[str], None]) -> None:
@@ -149,7 +152,7 @@ def make_server(app: Starlette, config: Config) -> Server:
     return Server(
         uvicorn.Config(
             app,
-            http="httptools",
+            http=BoundedProtocol,
             loop="uvloop",
             lifespan="on",
             log_config=None,

@@ -156,7 +156,10 @@ def make_registry(snapshot: Callable[[], Snapshot]) -> CollectorRegistry:
 
 def render(registry: CollectorRegistry, accept: str) -> tuple[bytes, str]:
     """The scrape in the format that `accept` asks for, and its content type."""
-    encoder, content_type = choose_encoder(accept)
+    try:
+        encoder, content_type = choose_encoder(accept)
+    except (TypeError, ValueError):  # a version that is none
+        encoder, content_type = choose_encoder("")
     return encoder(registry), content_type
 
 

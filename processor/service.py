@@ -138,6 +138,9 @@ class Service:
             CheckpointError: the folder of checkpoints, or the one in it, cannot be used.
         """
         began = time.perf_counter()
+        logger.info(
+            "loading kernels: a second, or a minute or two where they are compiled for the first time"
+        )
         warm_up()
         logger.info("kernels loaded in %.1f s", time.perf_counter() - began)
         if self._keeper:
@@ -191,12 +194,15 @@ class Service:
         """How many keys have a matching placement, and one page of them; empty strings match all."""
         return self._directory.list_keys(tier, instance_id, backend, offset, limit)
 
-    def match(self, tokens: NDArray[np.uint32], namespace: Namespace) -> list[Match]:
-        """The cached chunks in `tokens` that `namespace` may use, ascending by their place in the query."""
+    def match(self, tokens: NDArray[np.uint32], namespace: Namespace, most: int | None = None) -> list[Match]:
+        """The cached chunks in `tokens` that `namespace` may use, ascending by their place in the query.
+
+        Where there are more than `most`, the search ends early, with more than that, and counts for nothing.
+        """
         began = time.perf_counter()
-        matches = self._directory.match(tokens, namespace)
-        took = time.perf_counter() - began
-        self._blend.observe(took, matches, self.config.chunk_size)
+        matches = self._directory.match(tokens, namespace, most)
+        if most is None or len(matches) <= most:
+            self._blend.observe(time.perf_counter() - began, matches, self.config.chunk_size)
         return matches
 
     def stats(self) -> DirectoryStats:
