@@ -81,10 +81,11 @@ class BlendIndex:
         """The secret odd base of the polynomial."""
         return int(self._state.keys.powers[1])
 
-    def match(self, tokens: NDArray[np.uint32], namespace: Namespace) -> list[Match]:
+    def match(self, tokens: NDArray[np.uint32], namespace: Namespace, most: int | None = None) -> list[Match]:
         """Return the chunks in `tokens` that `namespace` may use, ascending by position, each at most once.
 
-        Matches may overlap in the query. Releases the GIL while it works.
+        Matches may overlap in the query. Releases the GIL while it works. Once there are more than `most`,
+        the search ends where it is.
         """
         query = np.require(tokens, np.uint32, ["C", "A", "W"])
         if not self.enabled or len(query) < self._chunk_size:
@@ -92,13 +93,14 @@ class BlendIndex:
         scratch = self._scratch()
         resolver = _Resolver(self._state, query, scratch.survivors)
         begin, end = 0, len(query) - self._chunk_size + 1
-        while begin < end:
+        most = len(query) if most is None else most
+        while begin < end and len(resolver.matches) <= most:
             begin, passed = self._probe(query, begin, scratch)
             if passed:
                 with self._lock.read:
                     scope = self._scopes.find((namespace.model_name, namespace.cache_salt))
                     if scope:
-                        resolver.run(scope * NAMESPACES_PER_SCOPE + namespace.world_size, passed)
+                        resolver.run(scope * NAMESPACES_PER_SCOPE + namespace.world_size, passed, most)
         return resolver.matches
 
     def stats(self) -> BlendStats:
@@ -156,10 +158,10 @@ class _Resolver:
         self._out = _match_arrays(FIRST_MATCHES)
         self._seen: set[bytes] = set()
 
-    def run(self, namespace: int, count: int) -> None:
-        """Settle the first `count` survivors; the caller holds the read lock."""
+    def run(self, namespace: int, count: int, most: int) -> None:
+        """Settle `count` survivors, under the read lock; stop once there are more than `most` matches."""
         at = 0
-        while at < count:
+        while at < count and len(self.matches) <= most:
             at, self._used, matched = resolve(
                 self._addresses, namespace, self._query, self._survivors, at, count,
                 self._cursors, self._used, self._out, 0,

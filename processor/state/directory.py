@@ -235,9 +235,9 @@ class KeyDirectory:
         """
         return self._reader.list_keys(_TIERS[tier] if tier else 0, instance_id, backend, offset, limit)
 
-    def match(self, tokens: NDArray[np.uint32], namespace: Namespace) -> list[Match]:
+    def match(self, tokens: NDArray[np.uint32], namespace: Namespace, most: int | None = None) -> list[Match]:
         """Return the cached chunks that a query contains; see `BlendIndex.match`."""
-        return self.blend.match(tokens, namespace)
+        return self.blend.match(tokens, namespace, most)
 
     def stats(self) -> DirectoryStats:
         """Return the counts, all of one moment."""

@@ -31,6 +31,7 @@ class Interner(Generic[Name]):
         self.names: list[Name | None] = [None]
         self._numbers: dict[Name, int] = {}
         self._free: list[int] = []
+        self._used = np.zeros(64, np.bool_)
         self._capacity = capacity
         self._kind = kind
 
@@ -55,9 +56,12 @@ class Interner(Generic[Name]):
             elif len(self.names) < self._capacity:
                 number = len(self.names)
                 self.names.append(name)
+                if number == len(self._used):
+                    self._used = np.append(self._used, np.zeros_like(self._used))
             else:
                 raise StateFull(f"no number left for {self._kind} {name!r}: {len(self)} are in use")
             self._numbers[name] = number
+            self._used[number] = True
         return number
 
     def restore(self, names: list[Name | None]) -> None:
@@ -65,17 +69,21 @@ class Interner(Generic[Name]):
         self.names = names
         self._numbers = {name: number for number, name in enumerate(names) if name is not None}
         self._free = [number for number, name in enumerate(names) if number and name is None]
+        self._used = np.zeros(max(64, 2 * len(names)), np.bool_)
+        self._used[: len(names)] = [name is not None for name in names]
 
     def sweep(self, refs: NDArray[np.int64]) -> list[tuple[int, Name]]:
         """Free the numbers that nothing refers to; return them with their names."""
         gone: list[tuple[int, Name]] = []
-        for number in np.flatnonzero(refs[: len(self.names)] == 0).tolist():
+        count = len(self.names)
+        for number in np.flatnonzero(self._used[:count] & (refs[:count] == 0)).tolist():
             name = self.names[number]
-            if name is not None:
-                del self._numbers[name]
-                self.names[number] = None
-                self._free.append(number)
-                gone.append((number, name))
+            assert name is not None
+            del self._numbers[name]
+            self.names[number] = None
+            self._used[number] = False
+            self._free.append(number)
+            gone.append((number, name))
         return gone
 
 
@@ -86,6 +94,7 @@ class RankedNames(Interner[str]):
         super().__init__(capacity, kind)
         self._instances = instances
         self._sorted: list[str] = []
+        self._order = np.zeros(0, np.int64)  # the numbers of the sorted names
 
     def intern(self, name: str) -> int:
         """Return the number of a name; a new one takes its place in the order."""
@@ -95,6 +104,7 @@ class RankedNames(Interner[str]):
         number = super().intern(name)
         place = bisect.bisect_left(self._sorted, name)
         self._sorted.insert(place, name)
+        self._order = np.insert(self._order, place, number)
         self._rank_from(place)
         return number
 
@@ -102,17 +112,19 @@ class RankedNames(Interner[str]):
         """Number the names as they lie in `names`."""
         super().restore(names)
         self._sorted = sorted(self._numbers)
+        self._order = np.array([self._numbers[name] for name in self._sorted], np.int64)
         self._rank_from(0)
 
     def sweep(self, refs: NDArray[np.int64]) -> list[tuple[int, str]]:
         """Free the numbers that nothing refers to; the order of the others stays."""
         gone = super().sweep(refs)
-        for _, name in gone:
-            del self._sorted[bisect.bisect_left(self._sorted, name)]
         if gone:
+            places = [bisect.bisect_left(self._sorted, name) for _, name in gone]
+            for place in sorted(places, reverse=True):
+                del self._sorted[place]
+            self._order = np.delete(self._order, places)
             self._rank_from(0)
         return gone
 
     def _rank_from(self, place: int) -> None:
-        numbers = np.fromiter((self._numbers[name] for name in self._sorted[place:]), np.int64)
-        self._instances["rank"][numbers] = np.arange(place, len(self._sorted))
+        self._instances["rank"][self._order[place:]] = np.arange(place, len(self._order))
