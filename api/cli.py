@@ -22,7 +22,7 @@ from rich.console import Console
 
 from api.checkpoints import checkpoints
 from api.client import DEFAULT_URL, Client, ServerError, ServerUnavailable
-from api.console import matches_table, placements_table, streams_table
+from api.console import matches_table, placements_table, stdout_console, streams_table
 from processor.offline import CheckpointError, Config, ConfigError, environment_variable_of, flag_of
 from producer.events import ContractError, ObjectKey
 
@@ -45,7 +45,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.add_typer(checkpoints, name="checkpoint")
-out = Console()
+out = stdout_console()
 err = Console(stderr=True, highlight=False)
 
 Url = Annotated[
@@ -336,7 +336,11 @@ def streams(
 ) -> None:
     """Show every emitter's stream: how far it has come and what it lacks."""
     with Client(url) as client:
-        out.print(streams_table(client.streams(gap=True if gap else None)))
+        found = client.streams(gap=True if gap else None)
+    if found:
+        out.print(streams_table(found))
+    else:
+        out.print("no stream lacks batches" if gap else "no emitter is known: none has sent an event yet")
 
 
 @app.command()

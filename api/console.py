@@ -1,22 +1,43 @@
-"""Answers as tables for a terminal."""
+"""Answers as tables for a terminal.
+
+Nothing is ever cut off: what does not fit goes on in the next line. Where stdout is no terminal, tables are
+as wide as they need to be, so that a line can be searched for and cut into fields.
+"""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Final
 
+from rich.box import SIMPLE_HEAD
+from rich.console import Console, Group
 from rich.markup import escape
 from rich.table import Table
 
-from api.answers import BlendMatch, LookedUp, Replay, Stream
+from api.answers import BlendMatch, LookedUp, Lost, Replay, Stream
 
 SHOWN_HASH_CHARS: Final = 16
+UNBOUNDED_WIDTH: Final = 10_000
+"""Wider than any table of ours."""
+
+
+def stdout_console() -> Console:
+    """Where answers are printed: as wide as the terminal, or as the answer where there is none."""
+    return Console(width=None if sys.stdout.isatty() else UNBOUNDED_WIDTH)
+
+
+def _table(*columns: str) -> Table:
+    table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    for name in columns:
+        table.add_column(name, overflow="fold")
+    return table
 
 
 def placements_table(results: Sequence[LookedUp]) -> Table:
     """A row a placement; a key that is held nowhere has one that says so."""
-    table = Table("chunk", "rank", "group", "tier", "instance", "backend", "bytes", "tokens", "accesses")
+    table = _table("chunk", "rank", "group", "tier", "instance", "backend", "bytes", "tokens", "accesses")
     for result in results:
         key = result.key
         head = (key.chunk_hash_hex[:SHOWN_HASH_CHARS], f"{key.kv_rank:#010x}", str(key.object_group_id))
@@ -29,36 +50,39 @@ def placements_table(results: Sequence[LookedUp]) -> Table:
     return table
 
 
-def matches_table(matches: Sequence[BlendMatch], tokens: int) -> Table:
+def matches_table(matches: Sequence[BlendMatch], tokens: int) -> Group:
     """A row a match, where it lies in the query and where it was stored."""
-    table = Table("at", "stored at", "chunk", title=f"{len(matches)} chunks found in {tokens} tokens")
+    table = _table("at", "stored at", "chunk")
     for match in matches:
         table.add_row(str(match.cur_st), str(match.old_st), match.chunk_hash[:SHOWN_HASH_CHARS])
-    return table
+    return Group(f"{len(matches)} chunks found in {tokens} tokens", *([table] if matches else []))
 
 
 def streams_table(streams: Sequence[Stream]) -> Table:
     """A row a stream; what it lacks is spelled out."""
-    table = Table("instance", "incarnation", "last seq", "gap", "missing", "lost", "record", "last event")
+    table = _table("instance", "incarnation", "last seq", "gap", "missing", "lost", "record", "last event")
     for stream in streams:
         record = "" if stream.partition is None else f"{stream.partition}:{stream.offset}"
         gap = "[red]yes[/red]" if stream.gap_detected else "[green]no[/green]"
         if stream.replay is not None:
             gap += f" ({_progress(stream.replay)})"
-        lost = ", ".join(
-            f"{_span(gone.first, gone.last)} of {gone.incarnation} ({gone.reason})" for gone in stream.lost
-        )
+        lost = "\n".join(_lost(gone, stream.incarnation) for gone in stream.lost)
         table.add_row(
             escape(stream.instance_id) + (" [red](conflict)[/red]" if stream.conflict else ""),
             str(stream.incarnation),
             str(stream.last_seq),
             gap,
-            ", ".join(_span(first, last) for first, last in stream.missing),
+            "\n".join(_span(first, last) for first, last in stream.missing),
             lost,
             record,
             _time(stream.last_event_ts),
         )
     return table
+
+
+def _lost(gone: Lost, current: int) -> str:
+    of = "" if gone.incarnation == current else f" of {gone.incarnation}"
+    return f"{_span(gone.first, gone.last)}{of} ({gone.reason})"
 
 
 def _progress(replay: Replay) -> str:

@@ -131,7 +131,7 @@ def test_an_operator_asks_for_a_replay(kafka_broker: RunningBroker, topic: str) 
             wait_for(lambda: metric(client, "blendstream_lost_batches", instance_id="synthetic-1") == 1, 20)
             scans = metric(client, "blendstream_replay_scans_total")
             asked = blendstream("replay", "synthetic-1", "--last", "2", "--url", client.url)
-            assert "2 of 1 (never_produced)" in " ".join(asked.stdout.split())
+            assert "2 (never_produced)" in asked.stdout
             wait_for(lambda: metric(client, "blendstream_replay_scans_total") != scans, 20, "another scan")
             sink.publish([withheld])
             wait_for(lambda: metric(client, "blendstream_gap_detected", instance_id="synthetic-1") == 0)

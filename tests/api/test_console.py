@@ -1,0 +1,63 @@
+"""Tables hold every character of what they show, on a terminal of eighty columns and in a pipe."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+
+import pytest
+from rich.console import Console, RenderableType
+
+from api.answers import Key, LookedUp, Lost, Placement, Replay, Stream
+from api.console import matches_table, placements_table, stdout_console, streams_table
+
+NAME = "cache-server-7.rack-12.cluster.example"
+LOST = [Lost(3, 5, 1764446107, "never_produced"), Lost(9, 9, 1764446000, "before_log")]
+
+
+def stream(lost: Sequence[Lost] = LOST) -> Stream:
+    return Stream(
+        instance_id=NAME, incarnation=1764446107, epoch=1, last_seq=123456, gap_detected=True, conflict=True,
+        missing=[(17, 19), (21, 21)], lost=list(lost), replay=Replay("scanning", 3, 800, 1234), partition=3,
+        offset=98765, last_event_ts=1764446207.3,
+    )  # fmt: skip
+
+
+def looked_up() -> LookedUp:
+    key = Key("ab" * 32, "m", 0x01000000, 0, "")
+    return LookedUp(
+        key, [Placement(NAME, 1764446107, "l2", "shared-file-system", 10**9, True)], [1] * 256, 77
+    )
+
+
+def shown(what: RenderableType, width: int) -> list[str]:
+    console = Console(file=io.StringIO(), width=width)
+    console.print(what)
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue().splitlines()
+
+
+@pytest.mark.parametrize("what", [streams_table([stream()]), placements_table([looked_up()])])
+def test_on_a_narrow_terminal_what_does_not_fit_goes_on_below(what: RenderableType) -> None:
+    narrow, wide = shown(what, 80), shown(what, 1000)
+    assert max(map(len, narrow)) <= 80
+    assert sorted("".join(narrow).replace("─", "").replace(" ", "")) == sorted(
+        "".join(wide).replace("─", "").replace(" ", "")
+    )
+
+
+def test_in_a_pipe_an_instance_has_its_id_and_reasons_in_whole(capsys: pytest.CaptureFixture[str]) -> None:
+    stdout_console().print(streams_table([stream()]))
+    assert NAME in (text := capsys.readouterr().out)
+    assert "3-5 (never_produced)" in text
+
+
+def test_a_lost_range_has_a_line_of_its_own_and_an_incarnation_only_if_it_is_an_old_one() -> None:
+    lines = shown(streams_table([stream()]), 1000)
+    assert sum("3-5 (never_produced)" in line for line in lines) == 1
+    assert sum("9 of 1764446000 (before_log)" in line for line in lines) == 1
+    assert not any("never_produced" in line and "before_log" in line for line in lines)
+
+
+def test_a_search_without_a_match_says_so_without_a_table() -> None:
+    assert shown(matches_table([], 32768), 80) == ["0 chunks found in 32768 tokens"]
