@@ -279,6 +279,18 @@ class RangeSet:
             for index in self._meeting(wanted.incarnation, wanted.first, wanted.last)
         )
 
+    def lacking(self, wanted: SeqRange) -> int:
+        """How many batches of `wanted` would still repair an open range."""
+        meeting = (
+            self._ranges[index] for index in self._meeting(wanted.incarnation, wanted.first, wanted.last)
+        )
+        parts = (
+            held.part(wanted.first, wanted.last)
+            for held in meeting
+            if held.is_open and held.epoch == wanted.epoch
+        )
+        return sum(part.batches for part in parts if part is not None)
+
     def missing_batches(self) -> int:
         """How many batches are missing."""
         return sum(held.batches for held in self._ranges if held.state is RangeState.MISSING)

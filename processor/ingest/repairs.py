@@ -106,6 +106,12 @@ class Repairs:
                 return True
             return any(cursor.ranges.lacks(wanted) for wanted in gap.wanted)
 
+    def lacking(self, gap: Gap) -> int:
+        """How many batches of `gap` a late one would still repair; 0 where no end is known."""
+        with self._lock:
+            cursor = self._ledger.cursors.get(gap.instance_id)
+            return 0 if cursor is None else sum(map(cursor.ranges.lacking, gap.wanted))
+
     def note_ends(self, ends: Mark, asked: float) -> None:
         """Where the partitions ended at the time `asked`, or later, for all gaps that had shown by then."""
         with self._lock:

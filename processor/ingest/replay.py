@@ -321,7 +321,10 @@ class Replayer:
             self._repairs.finish(gap.instance_id, gap.reapply)
         name = gap.instance_id
         sought = "; ".join(f"{held.first} to {held.last} of {held.incarnation}" for held in gap.wanted[:4])
-        outcome = ", ".join(f"{count} lost ({reason})" for reason, count in lost.items()) or "nothing lost"
+        found = [f"{count} lost ({reason})" for reason, count in lost.items()]
+        if (still := self._repairs.lacking(gap) - sum(lost.values())) > 0:
+            found.append(f"{still} still lost")
+        outcome = ", ".join(found) or "nothing lost"
         logger.log(
             logging.WARNING if lost else logging.INFO,
             "%s: the log was searched for batches %s: %s", name, sought or "to apply again", outcome,

@@ -109,6 +109,20 @@ def test_a_hole_that_was_never_produced_is_lost_with_one_line_and_still_repaired
     assert reader.recorder.seqs == [1, 2, 5, 3, 4]
 
 
+def test_a_search_by_hand_that_finds_nothing_says_how_many_batches_are_still_lost(
+    kafka_broker: RunningBroker, topic: str, read: Read, caplog: pytest.LogCaptureFixture
+) -> None:
+    send(kafka_broker, topic, records([1, 2, 5, 7]))
+    reader = read(kafka_broker.bootstrap, topic)
+    wait_for(lambda: len(wait_for_loss(reader)) == 2, 20, "both verdicts")
+    wait_for(lambda: reader.source.replay_status("server-1") is None, 20, "the search by itself to end")
+    caplog.clear()
+    with caplog.at_level(logging.INFO, "processor.ingest.replay"):
+        reader.source.replay("server-1", last=4)
+        (line,) = wait_for(lambda: said_by_replay(caplog), 20, "the outcome")
+    assert line == "server-1: the log was searched for batches 3 to 4 of 1: 2 still lost"
+
+
 def test_what_cannot_be_decoded_is_lost_and_repaired_by_hand_once_it_can(
     kafka_broker: RunningBroker, topic: str, read: Read
 ) -> None:
