@@ -19,6 +19,8 @@ from rich.table import Table
 from api.answers import BlendMatch, LookedUp, Lost, Replay, Stream
 
 SHOWN_HASH_CHARS: Final = 16
+KEPT_TOGETHER: Final = {"incarnation", "last seq", "record", "group", "tier", "bytes", "tokens"}
+"""Columns of short numbers, which make no others give way by much."""
 UNBOUNDED_WIDTH: Final = 10_000
 """Wider than any table of ours."""
 
@@ -29,9 +31,9 @@ def stdout_console() -> Console:
 
 
 def _table(*columns: str) -> Table:
-    table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False)
+    table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
     for name in columns:
-        table.add_column(name, overflow="fold")
+        table.add_column(name, overflow="fold", no_wrap=name in KEPT_TOGETHER)
     return table
 
 
