@@ -28,6 +28,7 @@ from producer.events import ContractError, ObjectKey
 
 PUBLISH_BATCHES: Final = 64
 """Batches handed to a sink at a time."""
+MAX_PORT: Final = 65535
 DELIVERY_TIMEOUT: Final = 30.0
 """Seconds that `emit` waits for the last record to be taken."""
 OF_SYNTHETIC: Final = (
@@ -39,7 +40,6 @@ OF_KAFKA: Final = ("kafka_topic", "kafka_config", "spool", "wire")
 
 app = typer.Typer(
     name="blendstream",
-    help="A Kafka-backed map of an LLM KV-cache fleet.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -99,6 +99,23 @@ def _first_line(error: Exception) -> str:
     return escape(str(error))
 
 
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import version
+
+        out.print(f"blendstream {version('blendstream')}", highlight=False)
+        raise typer.Exit
+
+
+@app.callback()
+def _common(
+    _: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version.")
+    ] = False,
+) -> None:
+    """A Kafka-backed map of an LLM KV-cache fleet."""
+
+
 def _serve(**settings: Any) -> None:
     """Run a processor: read the fleet's cache events and answer lookups."""
     config = Config(**settings)
@@ -144,7 +161,7 @@ app.command("serve")(_serve)
 def emit(
     context: typer.Context,
     trace: Annotated[Path | None, typer.Argument(help="A trace file: one batch a line.")] = None,
-    synthetic: Annotated[int, typer.Option(help="Make up this many batches instead.")] = 0,
+    synthetic: Annotated[int, typer.Option(help="Make up this many batches instead.", min=0)] = 0,
     url: Annotated[str, typer.Option(help="Post to this server.")] = "",
     kafka_bootstrap_servers: Annotated[
         str, typer.Option(envvar="BLENDSTREAM_KAFKA_BOOTSTRAP_SERVERS", help="Produce to these brokers.")
@@ -382,7 +399,9 @@ def reset(instance_id: InstanceId, url: Url = DEFAULT_URL) -> None:
 @app.command()
 def broker(
     kind: Annotated[str, typer.Option(help="embedded, kafka or docker.")] = "embedded",
-    port: Annotated[int, typer.Option(help="Port to listen on; 0 takes a free one.")] = 9092,
+    port: Annotated[
+        int, typer.Option(help="Port to listen on; 0 takes a free one.", min=0, max=MAX_PORT)
+    ] = 9092,
     data_dir: Annotated[
         Path | None,
         typer.Option(help="Folder that keeps the data of the kind kafka; without it, none is kept."),

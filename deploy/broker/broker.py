@@ -90,6 +90,8 @@ class Broker(ABC):
     """Whether records survive `stop` or `kill` followed by `start`."""
 
     def __init__(self, port: int = 0) -> None:
+        if not 0 <= port <= 65535:
+            raise BrokerError(f"port must be from 0 to 65535, got {port}")
         self.port = port or free_port()
 
     @staticmethod

@@ -6,6 +6,7 @@ import io
 import sys
 from collections.abc import Callable
 from dataclasses import fields
+from importlib.metadata import version
 from pathlib import Path
 from typing import NamedTuple
 
@@ -85,6 +86,28 @@ def test_a_mistake_is_told_in_one_line(blendstream: Blendstream, arguments: list
     assert done.status == 1
     assert done.stderr.count("\n") == 1
     assert not done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "option"),
+    [
+        (["emit", "--synthetic", "-5", "--url", f"http://{NOBODY}"], "--synthetic"),
+        (["broker", "--port", "99999"], "--port"),
+        (["broker", "--port", "-1"], "--port"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_a_number_out_of_bounds_is_refused_by_the_option_that_has_it(
+    blendstream: Blendstream, arguments: list[str], option: str
+) -> None:
+    done = blendstream(*arguments)
+    assert done.status == 2
+    assert f"Invalid value for '{option}'" in done.stderr
+
+
+def test_the_version_is_that_of_the_distribution(blendstream: Blendstream) -> None:
+    done = blendstream("--version")
+    assert (done.status, done.stdout) == (0, f"blendstream {version('blendstream')}\n")
 
 
 def test_a_token_file_with_something_else_in_it_is_refused_by_its_first_bad_word(

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from deploy.broker import EmbeddedBroker
+from deploy.broker import BrokerError, EmbeddedBroker
 from deploy.broker.broker import port_is_free
 from tests.waiting import wait_for
 
@@ -86,3 +86,9 @@ def test_the_command_fails_when_its_broker_ends_by_itself() -> None:
         wait_for(lambda: process.poll() is not None, what="the end of the command")
         assert process.returncode != 0
         assert "the embedded broker ended by itself" in process.communicate()[1]
+
+
+@pytest.mark.parametrize("port", [-1, 65536])
+def test_a_port_that_cannot_be_is_refused(port: int) -> None:
+    with pytest.raises(BrokerError, match=f"port must be from 0 to 65535, got {port}"):
+        EmbeddedBroker(port)
