@@ -55,7 +55,7 @@ INLINE_BODY_BYTES: Final = 64 * 1024
 INLINE_QUERY_BYTES: Final = 192 * 1024
 """A query up to this long is matched on the loop: it takes about 0.1 ms, and a thread costs as much."""
 INLINE_MATCHES: Final = 1_024
-"""With more matches than this it is matched anew in a thread: what comes back takes longer than the search."""
+"""With more matches than this it is matched anew in a thread: the answer takes longer than the search."""
 SLICE_KEYS: Final = 256
 """Keys looked up and encoded in one go, at most."""
 FIRST_KEYS: Final = 8
