@@ -86,7 +86,7 @@ class Story:
         self.workload = workload
         self._view = view
         self._scraper = scraper
-        self._seconds = seconds
+        self.seconds = seconds
         self._names = [server.name for server in workload.servers]
         self._pool = Pool(local.pool, {server.model for server in workload.servers})
         self._reports: dict[str, Report] = {}
@@ -105,9 +105,9 @@ class Story:
         size = math.ceil(len(requests) / ROUNDS)
         span = requests[-1].at - requests[0].at
         if span:
-            self.outcome.speed = span / (self._seconds * SERVING_SHARE)
+            self.outcome.speed = span / (self.seconds * SERVING_SHARE)
         rounds = 0
-        while self._waiting and self.outcome.seconds < self._seconds:
+        while self._waiting and self.outcome.seconds < self.seconds:
             if rounds == GAP_AFTER:
                 self.lose_a_batch()
             if rounds == CRASH_AFTER:

@@ -8,8 +8,9 @@ from rich.table import Table
 from rich.text import Text
 
 from api.demo.figures import Scraper
-from api.demo.story import Story
+from api.demo.story import Outcome, Story
 from api.demo.view import View
+from api.demo.workload import Workload
 
 SHOWN_WRONG = 10
 """Wrong answers spelled out; the rest are counted."""
@@ -21,10 +22,7 @@ def print_summary(story: Story, scraper: Scraper, view: View) -> None:
     table = Table.grid(padding=(0, 2))
     table.add_column(style="bold" if view.look.colour else "", no_wrap=True, min_width=12)
     table.add_column(overflow="fold")
-    pace = ""
-    if story.workload.recorded and not math.isinf(outcome.speed):
-        pace = f", {outcome.speed:.1f} times as fast as recorded"
-    table.add_row("prompts", f"{outcome.served:,} in {outcome.seconds:.0f} s{pace}")
+    table.add_row("served", served(outcome, story.workload, story.seconds))
     batches = scrape.total("ingest_batches_total", result="admitted")
     batches += scrape.total("ingest_batches_total", result="repaired")
     age = scrape.total("event_age_seconds_sum") / max(1.0, scrape.total("event_age_seconds_count"))
@@ -58,6 +56,16 @@ def print_summary(story: Story, scraper: Scraper, view: View) -> None:
     view.console.print(table)
     for line in checker.wrong[:SHOWN_WRONG]:
         view.say(f"  {line}", "red")
+
+
+def served(outcome: Outcome, workload: Workload, seconds: float) -> str:
+    """How many prompts were served, of how many if the time for it ran out."""
+    asked = len(workload.requests)
+    of, limit = (f" of {asked:,}", f" (--seconds {seconds:g})") if outcome.served < asked else ("", "")
+    pace = ""
+    if workload.recorded and not math.isinf(outcome.speed):
+        pace = f", {outcome.speed:.1f} times as fast as recorded"
+    return f"{outcome.served:,}{of} prompts in {outcome.seconds:.0f} s{limit}{pace}"
 
 
 def _verdict(story: Story) -> Text:

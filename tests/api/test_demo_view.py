@@ -13,6 +13,8 @@ from api.demo.bar import Look
 from api.demo.checker import Answer, Checker, Reuse
 from api.demo.figures import Scrape, Scraper
 from api.demo.oracle import Match, Oracle
+from api.demo.story import Outcome
+from api.demo.summary import served
 from api.demo.view import Situation, View, one_line, panel, percent_bar
 from api.demo.workload import Request, assembled_prompts
 
@@ -139,3 +141,9 @@ def test_reuse_counts_tokens_not_prompts() -> None:
     reuse.count(Answer(request, matches, {}, 256))
     reuse.count(Answer(request, [], {}, 0))
     assert (reuse.tokens, reuse.anywhere, reuse.prefix) == (2 * len(request.tokens), 512, 256)
+
+
+def test_a_run_that_time_ended_says_how_many_prompts_were_left_out() -> None:
+    workload = assembled_prompts(12)
+    assert served(Outcome(served=12, seconds=3.2), workload, 20.0) == "12 prompts in 3 s"
+    assert served(Outcome(served=8, seconds=20.4), workload, 20.0) == "8 of 12 prompts in 20 s (--seconds 20)"
