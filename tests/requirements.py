@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 from collections.abc import Callable, Mapping
 from functools import cache
 
@@ -49,10 +50,21 @@ def _no_peer() -> str | None:
     return None if shutil.which(PEER_PYTHON) else f"PEER_PYTHON is {PEER_PYTHON!r}, which cannot be run"
 
 
+def _no_namespaces() -> str | None:
+    """Why no file system of a test's own can be mounted: some containers do not let their processes."""
+    mount = ["unshare", "-rm", "mount", "-t", "tmpfs", "tmpfs", "/tmp"]
+    try:
+        done = subprocess.run(mount, capture_output=True, text=True, timeout=20, check=False)
+    except OSError as error:
+        return f"no mount namespaces: {error}"
+    return None if done.returncode == 0 else f"no mount namespaces: {done.stderr.strip()}"
+
+
 NEEDS: Mapping[str, Callable[[], str | None]] = {
     "embedded": lambda: why_unavailable(BrokerKind.EMBEDDED),
     "java": lambda: why_unavailable(BrokerKind.KAFKA),
     "docker": lambda: why_unavailable(BrokerKind.DOCKER),
     "kafka": _no_kafka,
     "peer": _no_peer,
+    "namespaces": _no_namespaces,
 }

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -46,11 +46,16 @@ class Process:
 
 
 @contextmanager
-def server(*arguments: str, port: int = 0) -> Iterator[tuple[Process, Client]]:
-    """`blendstream serve` on a free port, once it listens, and a client of it; killed if it still runs."""
+def server(*arguments: str, port: int = 0, within: Sequence[str] = ()) -> Iterator[tuple[Process, Client]]:
+    """`blendstream serve` on a free port, once it listens, and a client of it; killed if it still runs.
+
+    `within` is a command that runs the one behind it somewhere else, such as `nsenter`.
+    """
     command = [str(BLENDSTREAM), "serve", "--host", "127.0.0.1", "--port", str(port), "--max-chunks", "65536"]
     running = Process(
-        subprocess.Popen([*command, *arguments], stderr=subprocess.PIPE, text=True, env=environment())
+        subprocess.Popen(
+            [*within, *command, *arguments], stderr=subprocess.PIPE, text=True, env=environment()
+        )
     )
     reader = threading.Thread(target=running.read)
     reader.start()
