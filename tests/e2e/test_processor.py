@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -236,9 +237,9 @@ def test_a_server_listens_on_a_unix_socket_and_takes_over_a_stale_one(tmp_path: 
         assert path.exists()
 
 
-def serve_to_its_end(*arguments: str) -> subprocess.CompletedProcess[str]:
+def serve_to_its_end(*arguments: str, within: Sequence[str] = ()) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [BLENDSTREAM, "serve", *arguments],
+        [*within, BLENDSTREAM, "serve", *arguments],
         capture_output=True,
         text=True,
         timeout=120,
