@@ -12,12 +12,22 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
+from typing import NamedTuple
 
 from processor.durability.checkpoint import CheckpointWriter, Report
 from processor.durability.errors import CheckpointAbandoned, CheckpointError
 from processor.durability.quiesce import Capture
 
 logger = logging.getLogger(__name__)
+
+
+class Counts(NamedTuple):
+    """What came of the attempts so far; `failure` says why the last one failed, empty if it did not."""
+
+    last: Report | None = None
+    successes: int = 0
+    failures: int = 0
+    failure: str = ""
 
 
 class Checkpointer:
@@ -39,8 +49,7 @@ class Checkpointer:
         self._asked: list[Future[Report]] = []
         self._ending = False
         self._deadline = float("inf")
-        self._last: Report | None = None
-        self._successes = self._failures = 0
+        self._counts = Counts()
         self._thread = threading.Thread(target=self._run, name="checkpoints", daemon=True)
 
     def start(self) -> None:
@@ -70,9 +79,9 @@ class Checkpointer:
             self._wake.notify()
         return asked
 
-    def counts(self) -> tuple[Report | None, int, int]:
-        """The last one, and how many were written and how many failed."""
-        return self._last, self._successes, self._failures
+    def counts(self) -> Counts:
+        """The last one that was written, how many were, and how many failed and why."""
+        return self._counts
 
     def _run(self) -> None:
         due = time.monotonic() + self._interval
@@ -94,7 +103,8 @@ class Checkpointer:
         try:
             report, captured = self._writer.write(self._check_time)
         except Exception as error:
-            self._failures += 1
+            failures = self._counts.failures + 1
+            self._counts = self._counts._replace(failures=failures, failure=str(error) or repr(error))
             # A full disk needs no traceback; what nobody foresaw does.
             foreseen = isinstance(error, (OSError, CheckpointError))
             logger.error(
@@ -106,8 +116,7 @@ class Checkpointer:
             for future in asked:
                 future.set_exception(failure)
             return
-        self._last = report
-        self._successes += 1
+        self._counts = Counts(report, self._counts.successes + 1, self._counts.failures)
         logger.debug("checkpoint %d is on disk: %s", report.number, report)
         try:
             self._on_durable(captured)

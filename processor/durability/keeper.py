@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from processor.durability.checkpoint import SEGMENT_BYTES, CheckpointWriter, Report
-from processor.durability.checkpointer import Checkpointer
+from processor.durability.checkpointer import Checkpointer, Counts
 from processor.durability.errors import CheckpointAbandoned
 from processor.durability.folder import CheckpointFolder
 from processor.durability.quiesce import Capture, Freeze, Gate
@@ -46,6 +46,7 @@ class CheckpointStatus:
         newest: the instant that the newest sound one is of, in seconds since the epoch; None without one.
         successes: how many were written.
         failures: how many could not be.
+        failure: why the last attempt failed; empty if it did not.
         damaged: how many were found damaged at the start, and passed over.
         restored_from: the instant that the restored one was of; None after a cold start.
         restore_seconds: what restoring took.
@@ -55,6 +56,7 @@ class CheckpointStatus:
     newest: float | None
     successes: int
     failures: int
+    failure: str
     damaged: int
     restored_from: float | None
     restore_seconds: float
@@ -145,13 +147,15 @@ class Keeper:
     def status(self) -> CheckpointStatus:
         """What there is to know about the checkpoints."""
         checkpointer, restored = self._checkpointer, self.restored
-        last, successes, failures = (None, 0, 0) if checkpointer is None else checkpointer.counts()
+        counts = Counts() if checkpointer is None else checkpointer.counts()
+        last = counts.last
         created = restored.manifest.created if restored.manifest else None
         return CheckpointStatus(
             last=last,
             newest=last.created if last else created,
-            successes=successes,
-            failures=failures,
+            successes=counts.successes,
+            failures=counts.failures,
+            failure=counts.failure,
             damaged=restored.damaged,
             restored_from=created,
             restore_seconds=restored.seconds,

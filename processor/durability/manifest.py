@@ -14,8 +14,10 @@ import xxhash
 
 from processor.durability.errors import CheckpointDamaged, CheckpointMismatch
 
-FORMAT: Final = 1
+FORMAT: Final = 2
 """Grows with every change after which older code would misread a checkpoint."""
+READABLE: Final = (1, FORMAT)
+"""In format 1 rows begin right behind the header of their file, so that they cannot be mapped."""
 MANIFEST: Final = "manifest.json"
 NAMES: Final = "names"
 """The document that holds what the directory has beside its arrays."""
@@ -136,10 +138,10 @@ def decode(text: bytes) -> Manifest:
         if text != _envelop(body):
             raise CheckpointDamaged(f"{MANIFEST} is not what was written")
         head = msgspec.json.decode(body, type=_Head)
-        if head.format != FORMAT:
+        if head.format not in READABLE:
             raise CheckpointMismatch(
                 f"the checkpoint has format {head.format}, written by version {head.version}; this version "
-                f"reads format {FORMAT}: move it away, and the state is built from the log"
+                f"reads formats up to {FORMAT}: move it away, and the state is built from the log"
             )
         return msgspec.json.decode(body, type=Manifest)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:

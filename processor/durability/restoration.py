@@ -1,19 +1,20 @@
 """Bringing back the newest checkpoint that is sound.
 
-Every byte is verified before any of it counts. What is damaged is passed over for the checkpoint before, and
-if that is damaged too the state is built from the log. A checkpoint that is sound and does not agree with
-the settings ends the start instead: what to do about it is for the operator to say.
+Every byte is verified before the first row is put in its place, which mostly is to map the file there. What
+is damaged is passed over for the checkpoint before, and if that is damaged too the state is built from the
+log. A checkpoint that is sound and does not agree with the settings ends the start instead: what to do about
+it is for the operator to say.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -22,17 +23,27 @@ from numpy.typing import NDArray
 
 from processor.durability.checkpoint import History, describe
 from processor.durability.errors import CheckpointDamaged, CheckpointMismatch
-from processor.durability.files import read_array
+from processor.durability.files import check_array, read_rows
 from processor.durability.folder import CheckpointFolder
-from processor.durability.manifest import MANIFEST, NAMES, Manifest, read_document, read_manifest
+from processor.durability.manifest import MANIFEST, NAMES, File, Manifest, read_document, read_manifest
 from processor.state.parts import Parts
-from processor.state.restore import NoRoom, adopt, columns_to_fill, wipe
+from processor.state.restore import NoRoom, adopt, columns_to_fill
 from processor.state.snapshot import COLUMNS, Names
 
 logger = logging.getLogger(__name__)
 
 READERS = 2
+MAPPED_FROM_BYTES = 64 << 10
+"""A shorter segment is read: it costs less than a mapping."""
 SMALL = ("meta", "scope_refs", "sites", "instances", "lists")
+
+
+class Place(NamedTuple):
+    """A file, and the rows that it holds; `reserved` if they lie in a table."""
+
+    file: File
+    rows: NDArray[Any]
+    reserved: bool
 
 
 @dataclass(slots=True)
@@ -114,12 +125,18 @@ def _load(
     except NoRoom as error:
         raise CheckpointMismatch(f"{path} needs a larger --max-chunks: {error}") from None
     small = {name: _empty(manifest, name, getattr(parts.state.tables, name)) for name in SMALL}
-    try:
-        _fill(path, manifest, {**columns, **small})
-        documents = {name: read_document(path, file) for name, file in manifest.documents.items()}
-    except CheckpointDamaged:
-        wipe(columns)
-        raise
+    places = [
+        Place(segment, rows, name in columns)
+        for name, array in {**columns, **small}.items()
+        for segment, rows in _segments(path, manifest, name, array)
+    ]
+    offsets = _verify(path, places)
+    documents = {name: read_document(path, file) for name, file in manifest.documents.items()}
+    for place, offset in zip(places, offsets, strict=True):
+        file, rows = path / place.file.name, place.rows
+        mapped = place.reserved and rows.nbytes >= MAPPED_FROM_BYTES and parts.mapped.map(rows, file, offset)
+        if not mapped:
+            read_rows(file, offset, rows)
     names = msgspec.json.decode(documents.pop(NAMES), type=Names)
     take_over({name: orjson.loads(document) for name, document in documents.items()})
     adopt(parts, small, names)
@@ -132,22 +149,25 @@ def _empty(manifest: Manifest, name: str, table: NDArray[Any]) -> NDArray[Any]:
     return np.zeros(shape, table.dtype)
 
 
-def _fill(path: Path, manifest: Manifest, arrays: Mapping[str, NDArray[Any]]) -> None:
-    """Read all segments, the longest arrays first, on a few threads."""
+def _segments(
+    path: Path, manifest: Manifest, name: str, array: NDArray[Any]
+) -> Iterator[tuple[File, NDArray[Any]]]:
+    """Each segment of an array, and the rows that it is to fill."""
+    kept = manifest.arrays[name]
+    if kept.dtype != describe(array.dtype) or kept.shape != list(array.shape):
+        raise CheckpointMismatch(f"{path}: rows of {name} have another form than this version's")
+    begin = 0
+    for segment in kept.segments:
+        yield segment.file, array[begin : begin + segment.rows]
+        begin += segment.rows
+    if begin != len(array):
+        raise CheckpointDamaged(f"{MANIFEST} names {begin} rows of {name} in place of {len(array)}")
+
+
+def _verify(path: Path, places: list[Place]) -> list[int]:
+    """Compare all segments on a few threads; where in each its rows begin."""
     with ThreadPoolExecutor(READERS, "restore") as pool:
-        reads = []
-        for name, array in sorted(arrays.items(), key=lambda item: -item[1].nbytes):
-            kept = manifest.arrays[name]
-            if kept.dtype != describe(array.dtype) or kept.shape != list(array.shape):
-                raise CheckpointMismatch(f"{path}: rows of {name} have another form than this version's")
-            begin = 0
-            for segment in kept.segments:
-                reads.append(pool.submit(read_array, path, segment.file, array[begin : begin + segment.rows]))
-                begin += segment.rows
-            if begin != len(array):
-                raise CheckpointDamaged(f"{MANIFEST} names {begin} rows of {name} in place of {len(array)}")
-        for read in reads:
-            read.result()
+        return list(pool.map(lambda place: check_array(path, place.file, place.rows), places))
 
 
 def _older(folder: CheckpointFolder, number: int) -> Manifest | None:

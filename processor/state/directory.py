@@ -55,6 +55,7 @@ from processor.state.layout import (
 )
 from processor.state.limits import MOST_CHUNKS
 from processor.state.lookup import KeyInfo, KeyReader, Placement
+from processor.state.mapping import MappedFiles
 from processor.state.parts import Parts
 from processor.state.prefault import Prefault
 from processor.state.rwlock import RWLock
@@ -129,7 +130,7 @@ class KeyDirectory:
         self._full = False
         self.parts = Parts(
             self._state, self._lock, self._instances, self._scopes, self._sites, self._groups, self._heard,
-            secret, enable_blend,
+            secret, enable_blend, MappedFiles(),
         )  # fmt: skip
         self.blend = BlendIndex(self.parts, stride=probe_stride)
         self._reader = KeyReader(self.parts)
@@ -206,8 +207,9 @@ class KeyDirectory:
         self._sweep_names()
 
     def keep_memory_ready(self) -> None:
-        """Touch memory ahead of the tables' ends from now on, in a thread that `close` ends."""
-        self._prefault = Prefault(self._tables)
+        """Touch memory ahead of the tables' ends from now on, and move what was restored into memory, in a
+        thread that `close` ends."""
+        self._prefault = Prefault(self._tables, self.parts.mapped, self._lock)
 
     def close(self) -> None:
         """End the thread that keeps memory ready; the directory can still be read."""

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from processor.state.entry_kernels import State
 from processor.state.interning import Interner, RankedNames
+from processor.state.mapping import MappedFiles
 from processor.state.rwlock import RWLock
 from producer.events import Tier
 
@@ -23,6 +24,7 @@ class Parts:
         heard: the instances heard since their last fence.
         seed: the secret that `state.keys` are derived from.
         blend: whether contents are indexed.
+        mapped: the files that rows are mapped from, until they are moved into memory.
     """
 
     state: State
@@ -34,3 +36,4 @@ class Parts:
     heard: dict[str, None]
     seed: bytes
     blend: bool
+    mapped: MappedFiles

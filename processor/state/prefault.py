@@ -4,7 +4,8 @@ The first write to a page of fresh memory makes the kernel find and clear it, an
 the host too: 2 to 4 us a kilobyte, milliseconds for a huge page, all under the write lock. So a thread keeps
 memory ready: much at the start, where a fleet's state is usually read in one go, and a little ahead of each
 table's end from then on. It writes nothing itself (MADV_POPULATE_WRITE leaves contents alone), so it needs no
-lock. Where the kernel does not know that call (before Linux 5.14), tables grow as they did, page by page.
+lock for that. Where the kernel does not know that call (before Linux 5.14), tables grow as they did, page by
+page. With nothing to make ready it moves rows that are still mapped from files into memory, piece by piece.
 """
 
 from __future__ import annotations
@@ -33,6 +34,8 @@ from processor.state.layout import (
     TOKENS,
     Tables,
 )
+from processor.state.mapping import MappedFiles
+from processor.state.rwlock import RWLock
 
 logger = logging.getLogger(__name__)
 
@@ -60,8 +63,10 @@ class _Column:
 class Prefault:
     """Keeps memory ready for one set of tables until `close`."""
 
-    def __init__(self, tables: Tables) -> None:
+    def __init__(self, tables: Tables, mapped: MappedFiles, lock: RWLock) -> None:
         self._meta = tables.meta
+        self._mapped = mapped
+        self._lock = lock
         self._columns = _columns(tables)
         self._ends = np.array([column.end for column in self._columns])
         self._wanted = np.zeros(len(self._columns), np.int64)
@@ -71,7 +76,10 @@ class Prefault:
         self._populate = ctypes.CDLL(None, use_errno=True).madvise
         self._populate.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
         for i, column in enumerate(self._columns):
-            self._wanted[i] = min(FIRST_ROWS, column.rows // 8)
+            used = int(self._meta[column.end])
+            # What is used by now is there.
+            column.ready_bytes = used * column.unit
+            self._wanted[i] = max(min(FIRST_ROWS, column.rows // 8), used + 2 * AHEAD_ROWS)
         self._wake.set()
         self._thread = threading.Thread(target=self._run, name="prefault", daemon=True)
         self._thread.start()
@@ -95,18 +103,24 @@ class Prefault:
         self._thread.join()
 
     def _run(self) -> None:
-        while True:
-            self._wake.wait()
-            self._wake.clear()
-            for i, column in enumerate(self._columns):
-                wanted = min(int(self._wanted[i]), column.rows) * column.unit
-                while column.ready_bytes < wanted and not self._closing:
-                    if not self._make_ready(column):
-                        return
-            if self._closing:
-                return
-            if not self._wake.is_set():
+        able = moving = True
+        while not self._closing and (able or moving):
+            if self._wake.is_set() or not moving:
+                self._wake.wait()
+                self._wake.clear()
+                able = able and all(map(self._make_all_ready, range(len(self._columns))))
+            moving = moving and self._mapped.move_next(self._lock)
+            if not moving and not self._wake.is_set():
                 self._idle.set()
+        self._idle.set()
+
+    def _make_all_ready(self, index: int) -> bool:
+        column = self._columns[index]
+        wanted = min(int(self._wanted[index]), column.rows) * column.unit
+        while column.ready_bytes < wanted and not self._closing:
+            if not self._make_ready(column):
+                return False
+        return True
 
     def _make_ready(self, column: _Column) -> bool:
         first = (column.address + column.ready_bytes) // _PAGE * _PAGE
@@ -115,7 +129,6 @@ class Prefault:
         )
         if self._populate(first, last // _PAGE * _PAGE - first, _POPULATE_WRITE):
             logger.info("memory cannot be made ready ahead: %s", os.strerror(ctypes.get_errno()))
-            self._idle.set()
             return False
         column.ready_bytes = last - column.address
         return True

@@ -1,9 +1,8 @@
-"""A directory brought back from a snapshot, whose columns are read straight into its tables.
+"""A directory brought back from a snapshot, whose columns come to lie in its tables as they are.
 
-The order is: `columns_to_fill`, fill them, then `adopt`; or, where what was read turns out to be damaged,
-`wipe` and begin anew. All of it under the write lock, and before the first batch. No row is looked at one by
-one: links are row numbers, and hashes are keyed with the seed that comes along. Only the filter and a few
-counts are made anew, in one pass each.
+The order is: `columns_to_fill`, fill them, then `adopt`. All of it under the write lock, and before the first
+batch. No row is looked at one by one: links are row numbers, and hashes are keyed with the seed that comes
+along. Only the filter and a few counts are made anew, in one pass each.
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from processor.state.entry_kernels import derive, index_all, unindex_all
@@ -61,12 +59,6 @@ def columns_to_fill(parts: Parts, lengths: Mapping[str, int]) -> dict[str, NDArr
             raise NoRoom(f"{length:,} {name} do not fit: there is room for {len(table):,}")
         found[name] = table[:length]
     return found
-
-
-def wipe(columns: Mapping[str, NDArray[Any]]) -> None:
-    """Make the directory as empty as it was before its columns were filled."""
-    for column in columns.values():
-        column.view(np.uint8)[...] = 0
 
 
 def adopt(parts: Parts, small: Mapping[str, NDArray[Any]], names: Names) -> None:

@@ -15,6 +15,8 @@ from processor.state.directory import KeyDirectory
 from tests.processor.durability.keeping import Kept, answers, grown
 from tests.processor.state.fleet import CHUNK_SIZE, Fleet, directory
 
+pytestmark = pytest.mark.usefixtures("way_of_restoring")
+
 
 def test_a_restored_directory_answers_as_the_one_that_was_written_and_goes_on_like_it(tmp_path: Path) -> None:
     kept, fleet = grown(tmp_path)
@@ -29,6 +31,7 @@ def test_a_restored_directory_answers_as_the_one_that_was_written_and_goes_on_li
         for _ in range(60):
             fleet.step()
             twin.step()
+            other.held.parts.mapped.move_next(other.held.parts.lock)
         assert answers(other.held) == answers(kept.held)
     other.close()
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from processor.durability import restoration
 from processor.state.directory import KeyDirectory
 from tests.processor.durability.keeping import Kept, answers, grown
 from tests.processor.state.fleet import directory
@@ -50,6 +51,12 @@ def make_it_a_folder(path: Path) -> None:
 
 
 DAMAGES = [cut_short, cut_off_the_last_byte, empty, flip_a_bit, append, remove, make_it_a_folder]
+
+
+@pytest.fixture(autouse=True)
+def every_segment_is_mapped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the large ones of a large state are."""
+    monkeypatch.setattr(restoration, "MAPPED_FROM_BYTES", 0)
 
 
 @pytest.fixture(scope="module")

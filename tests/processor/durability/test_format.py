@@ -1,4 +1,4 @@
-"""A checkpoint kept from the first version on is restored by every later one."""
+"""A checkpoint kept from each version of the format is restored by every later one."""
 
 from __future__ import annotations
 
@@ -6,22 +6,31 @@ import shutil
 from pathlib import Path
 
 import numpy as np
+import pytest
 
+from processor.durability.manifest import FORMAT, READABLE
 from processor.state.directory import KeyDirectory
 from producer.events import Namespace, ObjectKey, Tier, make_kv_rank
-from tests.processor.durability.keeping import Kept
+from tests.processor.durability.keeping import Kept, answers
 
-KEPT = Path(__file__).parent / "format-1"
-"""Two chunks of `a` and `b`, one of them shared and deleted again; batch 2 of `a` missing."""
+FORMATS = (1, 2)
+"""A folder each. Two chunks of `a` and `b`, one of them shared and deleted again; batch 2 of `a` missing."""
 TEXT = np.arange(8, dtype=np.uint32)
 RANK = make_kv_rank(1, 0, 1, 0)
 
 
-def test_the_checkpoint_of_the_first_version_is_restored(tmp_path: Path) -> None:
-    shutil.copytree(KEPT, tmp_path / "checkpoint-1")
+def test_there_is_one_of_every_format_that_can_be_read() -> None:
+    assert FORMATS == READABLE
+    assert FORMATS[-1] == FORMAT
+
+
+@pytest.mark.usefixtures("way_of_restoring")
+@pytest.mark.parametrize("version", FORMATS)
+def test_the_checkpoint_is_restored(version: int, tmp_path: Path) -> None:
+    shutil.copytree(Path(__file__).parent / f"format-{version}", tmp_path / "checkpoint-1")
     kept = Kept(tmp_path, KeyDirectory(chunk_size=4, max_chunks=1000))
     assert kept.restored.manifest is not None
-    assert kept.restored.manifest.format == 1
+    assert kept.restored.manifest.format == version
     assert kept.restored.manifest.version == "0.1.0"
     keys = [ObjectKey(digest * 32, "model", RANK, 0, "salt") for digest in (b"\1", b"\2", b"\3")]
     first, second, third = kept.held.lookup(keys)
@@ -41,4 +50,10 @@ def test_the_checkpoint_of_the_first_version_is_restored(tmp_path: Path) -> None
     stream = kept.gate.stream("a")
     assert stream is not None
     assert (stream.last_seq, stream.missing) == (3, [(2, 2)])
+    kept.write()
     kept.close()
+    again = Kept(tmp_path, KeyDirectory(chunk_size=4, max_chunks=1000))
+    assert again.restored.manifest is not None
+    assert again.restored.manifest.format == FORMAT
+    assert answers(again.held) == answers(kept.held)
+    again.close()

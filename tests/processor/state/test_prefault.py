@@ -7,7 +7,9 @@ from pathlib import Path
 import numpy as np
 
 from processor.state.layout import CHUNKS, HIGH_WATER, TOKENS, make_tables
+from processor.state.mapping import MappedFiles
 from processor.state.prefault import AHEAD_ROWS, Prefault
+from processor.state.rwlock import RWLock
 
 CHUNK_SIZE = 256
 DEADLINE = 60.0
@@ -25,7 +27,7 @@ def resident(array: np.ndarray[tuple[int, ...], np.dtype[np.uint32]]) -> int:
 
 def test_memory_is_ready_before_the_first_row_and_ahead_of_every_later_one() -> None:
     tables = make_tables(400_000, CHUNK_SIZE)
-    prefault = Prefault(tables)
+    prefault = Prefault(tables, MappedFiles(), RWLock())
     try:
         assert prefault.wait(DEADLINE)
         at_the_start = resident(tables.tokens)
@@ -41,7 +43,7 @@ def test_memory_is_ready_before_the_first_row_and_ahead_of_every_later_one() -> 
 def test_rows_written_meanwhile_keep_what_was_written() -> None:
     tables = make_tables(200_000, CHUNK_SIZE)
     tables.chunks["hash"][1:20_000] = 7
-    prefault = Prefault(tables)
+    prefault = Prefault(tables, MappedFiles(), RWLock())
     try:
         for row in range(1, 20_000):
             tables.tokens[row, 0] = row
@@ -50,5 +52,20 @@ def test_rows_written_meanwhile_keep_what_was_written() -> None:
         assert prefault.wait(DEADLINE)
         assert (tables.chunks["hash"][1:20_000] == 7).all()
         assert (tables.tokens[1:20_000, 0] == np.arange(1, 20_000)).all()
+    finally:
+        prefault.close()
+
+
+def test_what_is_mapped_from_files_is_moved_into_memory_by_and_by(tmp_path: Path) -> None:
+    tables, mapped = make_tables(100_000, CHUNK_SIZE), MappedFiles()
+    content = np.arange(10_000 * CHUNK_SIZE, dtype=np.uint32).reshape(-1, CHUNK_SIZE)
+    (tmp_path / "tokens").write_bytes(content.tobytes())
+    assert mapped.map(tables.tokens[:10_000], tmp_path / "tokens", 0)
+    tables.meta[TOKENS + HIGH_WATER] = 10_000
+    prefault = Prefault(tables, mapped, RWLock())
+    try:
+        assert prefault.wait(DEADLINE)
+        assert str(tmp_path) not in Path("/proc/self/maps").read_text()
+        assert (tables.tokens[:10_000] == content).all()
     finally:
         prefault.close()
