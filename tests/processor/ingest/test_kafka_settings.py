@@ -1,0 +1,63 @@
+"""Settings of the consumers: what may be chosen, what may not, and what librdkafka says of the rest."""
+
+from __future__ import annotations
+
+import pytest
+from confluent_kafka import KafkaError, KafkaException
+
+from processor.ingest import kafka_settings
+from processor.ingest.kafka_settings import KafkaSettings, reason_of
+
+
+@pytest.fixture
+def given(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, object]]:
+    """The settings that consumers were made with."""
+    seen: list[dict[str, object]] = []
+    monkeypatch.setattr(kafka_settings, "Consumer", lambda settings, logger: seen.append(settings))
+    return seen
+
+
+def test_properties_pass_through_and_stand_above_our_defaults(given: list[dict[str, object]]) -> None:
+    properties = {"ssl.ca.location": "/ca.pem", "fetch.queue.backoff.ms": "50"}
+    KafkaSettings("here:1", "events", "lag-tool", properties).new_consumer(lambda error: None)
+    (made,) = given
+    assert (made["ssl.ca.location"], made["fetch.queue.backoff.ms"]) == ("/ca.pem", "50")
+    assert (made["bootstrap.servers"], made["group.id"]) == ("here:1", "lag-tool")
+    assert made["client.id"] == "blendstream"
+
+
+def test_what_one_consumer_needs_stands_above_the_properties(given: list[dict[str, object]]) -> None:
+    settings = KafkaSettings("here:1", "events", properties={"client.id": "mine"})
+    settings.new_consumer(lambda error: None, {"client.id": "blendstream-replay"})
+    assert given[0]["client.id"] == "blendstream-replay"
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("auto.offset.reset", "error"),
+        ("enable.auto.commit", False),
+        ("enable.auto.offset.store", False),
+        ("enable.partition.eof", True),
+        ("group.id", "blendstream"),
+        ("bootstrap.servers", "here:1"),
+    ],
+)
+def test_what_reading_rests_on_cannot_be_changed(
+    given: list[dict[str, object]], name: str, value: object
+) -> None:
+    KafkaSettings("here:1", "events", properties={name: "other"}).new_consumer(lambda error: None)
+    assert given[0][name] == value
+
+
+def test_a_setting_that_does_not_exist_is_refused_by_name() -> None:
+    settings = KafkaSettings("here:1", "events", properties={"no.such.setting": "1"})
+    with pytest.raises(KafkaException) as caught:
+        settings.new_consumer(lambda error: None)
+    assert "no.such.setting" in reason_of(caught.value)
+
+
+def test_the_reason_of_an_error_is_what_the_client_says() -> None:
+    assert (
+        reason_of(KafkaException(KafkaError(KafkaError._TIMED_OUT, "it took too long"))) == "it took too long"
+    )
