@@ -65,6 +65,7 @@ class Meter:
     """A consumer of the stream that measures it: how old its events are when applied, how long its contents.
 
     Attributes:
+        chunk_size: the fleet's.
         ages: from the emitter's clock to the batch applied, in seconds.
         fitting: chunks whose content has the fleet's chunk size.
         unfitting: chunks whose content has another length, and is not indexed.
@@ -77,7 +78,7 @@ class Meter:
     def __init__(self, chunk_size: int, clock: Callable[[], float] = time.time) -> None:
         self.ages = Histogram(AGE_BUCKETS)
         self.fitting = self.unfitting = self.unfitting_length = self.tokens_dropped = 0
-        self._chunk_size = chunk_size
+        self.chunk_size = chunk_size
         self._clock = clock
 
     def consume(self, admission: Admission) -> None:
@@ -89,7 +90,7 @@ class Meter:
         self.tokens_dropped += columns.tokens_dropped
         if len(columns.tokens):
             lengths = np.diff(columns.token_starts)
-            fits = lengths == self._chunk_size
+            fits = lengths == self.chunk_size
             unfitting = lengths[~fits & (lengths > 0)]
             self.fitting += int(np.count_nonzero(fits))
             if len(unfitting):

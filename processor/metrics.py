@@ -125,9 +125,9 @@ class Snapshot:
 
 
 class ServiceCollector(Collector):
-    """Spells a snapshot out; takes a new one at each scrape."""
+    """Spells a snapshot out; takes a new one at each scrape. There is none of a service that still starts."""
 
-    def __init__(self, snapshot: Callable[[], Snapshot]) -> None:
+    def __init__(self, snapshot: Callable[[], Snapshot | None]) -> None:
         self._snapshot = snapshot
 
     def describe(self) -> Iterable[Metric]:
@@ -137,17 +137,20 @@ class ServiceCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         """Every metric of the table, and LMCache's two gauges."""
         taken = self._snapshot()
+        yield _plain("ready", float(taken is not None and taken.ready))
+        yield _labelled("build_info", [((_version(), platform.python_version()), 1)])
+        if taken is None:
+            return
         yield from _stream_metrics(taken)
         yield from _ingest_metrics(taken)
         yield from _source_metrics(taken.sources)
         yield from _state_metrics(taken)
         yield from _blend_metrics(taken)
         yield from _checkpoint_metrics(taken.checkpoints)
-        yield _labelled("build_info", [((_version(), platform.python_version()), 1)])
         yield from _lmcache_metrics(taken.stats)
 
 
-def make_registry(snapshot: Callable[[], Snapshot]) -> CollectorRegistry:
+def make_registry(snapshot: Callable[[], Snapshot | None]) -> CollectorRegistry:
     """A registry that shows one service, and nothing else."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(ServiceCollector(snapshot))
@@ -224,7 +227,6 @@ def _ingest_metrics(taken: Snapshot) -> Iterator[Metric]:
     yield _plain("unfitting_chunks_total", taken.meter.unfitting)
     yield _plain("tokens_dropped_total", taken.meter.tokens_dropped)
     yield _histogram("event_age_seconds", taken.meter.ages)
-    yield _plain("ready", float(taken.ready))
 
 
 def _source_metrics(sources: list[SourceStatus]) -> Iterator[Metric]:

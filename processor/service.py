@@ -6,7 +6,8 @@
 
 Start and stop are ordered: a source is the first to go, so that nothing is offered to parts that have
 stopped, and the last checkpoint follows. Between them a thread keeps house once a second. All of it may be
-called from any thread, and answers from the state while the broker is away.
+called from any thread, and answers from the state while the broker is away. Until `start` has returned only
+`phase`, `not_ready`, `warnings`, `scrape` and `stop` may be called: they touch nothing that is being made.
 """
 
 from __future__ import annotations
@@ -32,10 +33,12 @@ from processor.ingest.gate import EventGate, IngestSummary, LostRange, StreamSta
 from processor.ingest.http_source import HttpEventSource
 from processor.ingest.kafka_source import KafkaEventSource, KafkaSettings
 from processor.ingest.lifting import Lift
-from processor.ingest.source import EventSource, SourceStatus
+from processor.ingest.source import EventSource
 from processor.membership import Membership
 from processor.meters import BlendMeter, Meter
 from processor.metrics import Snapshot, make_registry, render
+from processor.phase import STARTING, Lifecycle, Phase, StartAbandoned
+from processor.readiness import behind, checkpoint_warnings, state_warnings
 from processor.state.capacity import CapacityRegistry
 from processor.state.directory import DirectoryStats, KeyDirectory, KeyInfo, Match, default_max_chunks
 from processor.state.registry import Instance
@@ -58,7 +61,9 @@ __all__ = [
     "LostRange",
     "Match",
     "NoLog",
+    "Phase",
     "Service",
+    "StartAbandoned",
     "StreamStatus",
     "UnknownStream",
     "pieces",
@@ -70,6 +75,8 @@ HOUSEKEEPING_INTERVAL = 1.0
 """Seconds from one round of housekeeping to the next."""
 LAST_CHECKPOINT = 5.0
 """Seconds that the checkpoint at the end may take."""
+START_PATIENCE = 2.0
+"""Seconds that a start under way is given to notice the end."""
 
 
 class NoLog(RuntimeError):
@@ -122,51 +129,59 @@ class Service:
             {"capacities": self._capacities, "membership": self._membership}, clock,
         )  # fmt: skip
         self._refused_bodies = 0
-        self._started = False
+        self._life = Lifecycle()
+        self._moving = threading.Lock()
         self._warned: list[str] = []
         self._ending = threading.Event()
         self._housekeeper = threading.Thread(target=self._keep_house, name="housekeeping", daemon=True)
         self._registry = make_registry(self._snapshot)
 
+    @property
+    def phase(self) -> Phase:
+        """How far starting is, or that it is over; only while `RUNNING` may the state be asked."""
+        return self._life.phase
+
     def start(self) -> None:
-        """Load the kernels, restore the state and begin to read events; `not_ready` tells how far that is.
+        """Load the kernels, restore the state and begin to read events; `phase` tells how far that is.
 
         The kernels take a second, or a minute where they were never compiled on this machine.
 
         Raises:
             ConfigError: librdkafka refuses a setting.
             CheckpointError: the folder of checkpoints, or the one in it, cannot be used.
+            StartAbandoned: `stop` was called meanwhile.
         """
-        began = time.perf_counter()
-        logger.info(
-            "loading kernels: a second, or a minute or two where they are compiled for the first time"
-        )
-        warm_up()
-        logger.info("kernels loaded in %.1f s", time.perf_counter() - began)
-        if self._keeper:
-            self._keeper.start()
-        self._directory.keep_memory_ready()
-        try:
-            for source in self._sources:
-                source.start()
-        except ValueError as error:
-            raise ConfigError(f"--kafka-config: {error}") from None
-        self._housekeeper.start()
-        self._membership.start()
-        self._started = True
+        with self._moving:
+            self._life.enter(Phase.LOADING)
+            warm_up()
+            self._life.enter(Phase.RESTORING)
+            if self._keeper:
+                self._keeper.start()
+            self._life.enter(Phase.CONNECTING)
+            self._directory.keep_memory_ready()
+            try:
+                for source in self._sources:
+                    source.start()
+            except ValueError as error:
+                raise ConfigError(f"--kafka-config: {error}") from None
+            self._housekeeper.start()
+            self._membership.start()
+            self._life.enter(Phase.RUNNING)
 
     def stop(self) -> None:
-        """End reading, keep the state and let go of everything. May be called twice, and without a start."""
-        self._started = False
-        self._membership.stop()
-        for source in self._sources:
-            source.stop()
-        self._ending.set()
-        if self._housekeeper.is_alive():
-            self._housekeeper.join()
-        if self._keeper:
-            self._keeper.stop(LAST_CHECKPOINT)
-        self._directory.close()
+        """End reading, keep the state and let go of everything. May be called twice, and without a start.
+
+        A start under way in another thread ends with its next step. One that does not come to it soon is left
+        alone, and no checkpoint is written: so far it only read, and the process may end in its midst.
+        """
+        last = self._life.end()
+        if not self._moving.acquire(timeout=START_PATIENCE):
+            logger.info("ending in the midst of a start (%s)", last.value)
+            return
+        try:
+            self._stop()
+        finally:
+            self._moving.release()
 
     def push(self, body: bytes) -> IngestSummary:
         """Offer the batches of one envelope, all or, if one breaks the contract, none.
@@ -321,38 +336,35 @@ class Service:
 
     def not_ready(self) -> list[str]:
         """Why answers may lack what the stream has said already; empty once they do not."""
-        if not self._started:
-            return ["starting"]
-        return [reason for source in self._sources for reason in self._behind(source.status())]
+        phase = self.phase
+        if phase is not Phase.RUNNING:
+            return [phase.value]
+        return [reason for source in self._sources for reason in behind(source.status(), self.config)]
 
     def warnings(self) -> list[str]:
         """What does not keep the service from being ready, but wants attention."""
-        found = []
-        if self._directory.capacity_used() >= 1.0:
-            found.append(f"the state is full (--max-chunks {self._max_chunks}): new keys are refused")
-        if self._meter.chunk_size_in_doubt():
-            found.append(
-                f"cache servers store chunks of {self._meter.unfitting_length} tokens, and --chunk-size is "
-                f"{self.config.chunk_size}: such chunks cannot be found by content, nor by tokens"
-            )
-        return found
+        if self.phase is not Phase.RUNNING:
+            return []
+        checkpoints = self._keeper.status() if self._keeper else None
+        return [*self._state_warnings(), *checkpoint_warnings(checkpoints)]
 
     def scrape(self, accept: str = "") -> tuple[bytes, str]:
         """The metrics in the text format that `accept` asks for, and its content type."""
         return render(self._registry, accept)
 
-    def _behind(self, status: SourceStatus) -> list[str]:
-        name = status.name
-        if name == "kafka":
-            name = f"kafka at {self.config.kafka_bootstrap_servers}"
-        if status.error is not None:
-            return [f"{name}: {status.error}"]
-        if status.lag_seconds is None:
-            return [f"{name}: how far reading is behind is not known yet"]
-        if status.lag_seconds > self.config.max_lag:
-            behind = f"{status.lag_seconds:.1f} s behind the end, more than --max-lag {self.config.max_lag:g}"
-            return [f"{name}: {behind}"]
-        return []
+    def _stop(self) -> None:
+        self._membership.stop()
+        for source in self._sources:
+            source.stop()
+        self._ending.set()
+        if self._housekeeper.is_alive():
+            self._housekeeper.join()
+        if self._keeper:
+            self._keeper.stop(LAST_CHECKPOINT)
+        self._directory.close()
+
+    def _state_warnings(self) -> list[str]:
+        return state_warnings(self._directory.capacity_used(), self._max_chunks, self._meter)
 
     def _keep_house(self) -> None:
         while not self._ending.wait(HOUSEKEEPING_INTERVAL):
@@ -360,7 +372,8 @@ class Service:
                 watermark = min((source.watermark() for source in self._sources), default=0.0)
                 self._gate.tick(self._clock(), watermark, self.config.clock_skew)
                 self._membership.complete_marks()
-                self._log_new(self.warnings())
+                # A checkpoint that fails is logged where it does.
+                self._log_new(self._state_warnings())
             except Exception:
                 # One bad round must not end all the later ones.
                 logger.exception("housekeeping failed")
@@ -371,7 +384,9 @@ class Service:
                 logger.warning(warning)
         self._warned = warnings
 
-    def _snapshot(self) -> Snapshot:
+    def _snapshot(self) -> Snapshot | None:
+        if self.phase in STARTING:
+            return None
         return Snapshot(
             ready=not self.not_ready(),
             streams=self._gate.streams(),

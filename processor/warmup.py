@@ -6,6 +6,7 @@ server calls. Once that is done a start takes a second instead of a minute.
 
 from __future__ import annotations
 
+import logging
 import sys
 import time
 from collections.abc import Callable
@@ -23,6 +24,8 @@ from processor.state.entry_kernels import derive, index_all, unindex_all
 from processor.state.snapshot import Shadow
 from producer.events import CacheEventBatch, CacheEventEntry, EventType, Namespace, ObjectKey, Tier
 from producer.wire import encode_columns, encode_rows
+
+logger = logging.getLogger(__name__)
 
 CHUNK_SIZE = 256
 
@@ -103,9 +106,12 @@ class _Warmup:
 
 @cache
 def warm_up() -> None:
-    """Run all steps in silence, once a process: afterwards no request waits for a kernel."""
+    """Run all steps, once a process: afterwards no request waits for a kernel."""
+    began = time.perf_counter()
+    logger.info("loading kernels: a second, or a minute or two where they are compiled for the first time")
     for _, run in _Warmup().steps():
         run()
+    logger.info("kernels loaded in %.1f s", time.perf_counter() - began)
 
 
 def main() -> int:

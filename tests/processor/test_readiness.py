@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from processor.ingest.source import PartitionStatus, ReplayCapability, SourceStatus
-from processor.service import Config, Service
+from processor.service import CheckpointError, Config, Service
+from tests.processor.durability.test_checkpoints import disk_full_beyond
 
 MAX_LAG = 5.0
 
@@ -91,3 +94,24 @@ def test_one_source_that_lags_is_enough(service: Service, source: StandIn) -> No
     assert len(service.not_ready()) == 1
     source.lag = 0.0
     assert service.not_ready() == []
+
+
+def test_a_checkpoint_that_fails_is_warned_of_until_the_next_one_succeeds(tmp_path: Path) -> None:
+    service = Service(
+        Config(chunk_size=4, max_chunks=4096, checkpoint_path=str(tmp_path), checkpoint_interval=0)
+    )
+    service.start()
+    try:
+        with disk_full_beyond(1_000), pytest.raises(CheckpointError):
+            service.checkpoint().result(60)
+        (warning,) = service.warnings()
+        assert re.fullmatch("no checkpoint could be written yet: .*File too large.*", warning)
+        assert service.not_ready() == []
+        service.checkpoint().result(60)
+        assert service.warnings() == []
+        with disk_full_beyond(1_000), pytest.raises(CheckpointError):
+            service.checkpoint().result(60)
+        (warning,) = service.warnings()
+        assert re.fullmatch(r"no checkpoint since [-0-9]{10} [:0-9]{8}: .*File too large.*", warning)
+    finally:
+        service.stop()

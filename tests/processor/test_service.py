@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +10,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from processor.offline import inspect_checkpoints
-from processor.service import Config, Service, UnknownStream
+from processor.service import Config, Phase, Service, StartAbandoned, UnknownStream
 from producer.events import CacheEventBatch, CacheEventEntry, EventType, ObjectKey, Tier
 from producer.wire import encode_columns
 from tests.waiting import wait_for
@@ -59,12 +61,39 @@ def test_a_tombstone_waits_while_a_stream_has_an_open_range(service: Service) ->
 
 def test_a_service_is_ready_between_its_start_and_its_stop() -> None:
     service = make_service()
-    assert service.not_ready() == ["starting"]
+    assert (service.phase, service.not_ready()) == (Phase.NEW, ["starting"])
     service.start()
-    assert service.not_ready() == []
+    assert (service.phase, service.not_ready()) == (Phase.RUNNING, [])
     service.stop()
     service.stop()
-    assert service.not_ready() == ["starting"]
+    assert (service.phase, service.not_ready()) == (Phase.ENDED, ["ended"])
+
+
+def test_a_start_that_is_held_up_tells_where_and_ends_when_told_to(tmp_path: Path) -> None:
+    """What holds it up is a disk that does not answer: a manifest that is a pipe nobody writes into."""
+    settings = {"checkpoint_path": str(tmp_path), "checkpoint_interval": 0.0}
+    written = make_service(**settings)
+    written.start()
+    push(written, batch(EventType.STORE, 1))
+    written.stop()
+    manifest = tmp_path / "checkpoint-1" / "manifest.json"
+    text = manifest.read_bytes()
+    manifest.unlink()
+    os.mkfifo(manifest)
+    service = make_service(**settings)
+    with ThreadPoolExecutor(1) as pool:
+        start = pool.submit(service.start)
+        wait_for(lambda: service.phase is Phase.RESTORING, 60)
+        assert service.not_ready() == ["starting: restoring a checkpoint"]
+        assert service.warnings() == []
+        assert metric(service, "blendstream_ready") == 0
+        service.stop()
+        assert service.phase is Phase.ENDED
+        manifest.write_bytes(text)
+        with pytest.raises(StartAbandoned):
+            start.result(60)
+    service.stop()
+    assert sorted(path.name for path in tmp_path.glob("*-*")) == ["checkpoint-1", "checkpoint-2"]
 
 
 def test_a_service_that_was_never_started_can_be_stopped() -> None:
