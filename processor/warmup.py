@@ -6,12 +6,18 @@ server calls. Once that is done a start takes a second instead of a minute.
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import os
+import shutil
 import sys
 import time
 from collections.abc import Callable
 from functools import cache
+from pathlib import Path
+from typing import Any
 
+import numba
 import numpy as np
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -19,6 +25,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from processor.batch import Admission, EventBatch
 from processor.ingest.decode import Decoder
 from processor.ingest.pieces import PIECE
+from processor.kernel import cache_name
 from processor.state.directory import KeyDirectory
 from processor.state.entry_kernels import derive, index_all, unindex_all
 from processor.state.snapshot import Shadow
@@ -27,7 +34,12 @@ from producer.wire import encode_columns, encode_rows
 
 logger = logging.getLogger(__name__)
 
+# Numba's stubs do not know its settings.
+_config: Any = numba.config
+
 CHUNK_SIZE = 256
+KEEP_UNUSED = 30 * 86_400
+"""Seconds that the machine code of another version is kept after its last use; it is some 80 MB."""
 
 
 class _Warmup:
@@ -112,6 +124,22 @@ def warm_up() -> None:
     for _, run in _Warmup().steps():
         run()
     logger.info("kernels loaded in %.1f s", time.perf_counter() - began)
+    forget_unused(Path(_config.CACHE_DIR))
+
+
+def forget_unused(folder: Path) -> None:
+    """Note that a cache folder is in use, and remove those of other versions beside it that are not any more.
+
+    A folder that was not named by `kernel.cache_name` has a neighbourhood of its own and is left alone.
+    """
+    if folder.name != cache_name(Path(__file__).parent):
+        return
+    # Another process may do the same at this moment, or the folder may be on a read-only disk.
+    with contextlib.suppress(OSError):
+        os.utime(folder)
+        for other in folder.parent.iterdir():
+            if time.time() - other.stat().st_mtime > KEEP_UNUSED:
+                shutil.rmtree(other, ignore_errors=True)
 
 
 def main() -> int:
@@ -133,6 +161,7 @@ def main() -> int:
             run()
             progress.advance(task)
         progress.update(task, description="done")
+    forget_unused(Path(_config.CACHE_DIR))
     console.print(f"Kernels are compiled and cached ({time.monotonic() - began:.0f} s).")
     return 0
 
