@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
@@ -19,17 +19,12 @@ logger = logging.getLogger(__name__)
 POOL_THREADS: Final = 4
 
 
-def create_app(service: Service, *, on_start: Callable[[], None] = lambda: None) -> Starlette:
-    """The application that serves `service`, whose start and stop are the caller's.
-
-    Args:
-        on_start: called once requests are about to be taken.
-    """
+def create_app(service: Service) -> Starlette:
+    """The application that serves `service`, whose start and stop are the caller's."""
     pool = ThreadPoolExecutor(POOL_THREADS, thread_name_prefix="request")
 
     @contextlib.asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
-        on_start()
         yield
         pool.shutdown(wait=False, cancel_futures=True)
 

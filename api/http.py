@@ -26,6 +26,8 @@ BODIES_BYTES: Final = 1024 * 1024 * 1024
 READ_TIMEOUT: Final = 30.0
 """Seconds in which a body must have come."""
 CLOSE: Final = {"connection": "close"}
+OPEN: Final = frozenset({"/healthz", "/readyz", "/metrics", "/openapi.json"})
+"""Paths that need no state: they answer while the server still starts."""
 
 Loc = Sequence[str | int]
 

@@ -10,7 +10,7 @@ from importlib.metadata import version
 from typing import Any, Final
 
 from api.bodies import MAX_KEYS, MAX_PORT, MAX_TOKEN_IDS
-from api.http import MAX_BODY_BYTES, MAX_INT
+from api.http import MAX_BODY_BYTES, MAX_INT, OPEN
 
 Schema = dict[str, Any]
 
@@ -307,6 +307,18 @@ _REASONS: Final = {
     "503": "Not ready; `reasons` says why.",
 }
 
+STARTING: Final[Schema] = {
+    "description": "The server is starting, and `detail` says what it is at; or this one it cannot do now.",
+    "headers": {
+        "Retry-After": {
+            "description": "Of a server that is starting: seconds after which to ask again.",
+            "schema": {"type": "string", "pattern": "^[0-9]+$"},
+        }
+    },
+    "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Error"}}},
+}
+"""What every route may answer that needs the state."""
+
 
 def _json(schema: Schema) -> Schema:
     return {"application/json": {"schema": schema}}
@@ -471,10 +483,7 @@ def _paths() -> Schema:
         "/checkpoint": {
             "post": _operation(
                 "Write a checkpoint; the answer comes when it is on disk.",
-                {
-                    **_answers("Checkpoint", "409"),
-                    "503": {"description": "It could not be written.", "content": _json(_ref("Error"))},
-                },
+                _answers("Checkpoint", "409"),
             )
         },
         "/healthz": {"get": _operation("Whether the process lives.", _answers("Health"))},
@@ -494,9 +503,13 @@ def _paths() -> Schema:
 @cache
 def document() -> Schema:
     """The whole document."""
+    paths = _paths()
+    for path in paths.keys() - OPEN:
+        for method in paths[path].keys() - {"parameters"}:
+            paths[path][method]["responses"]["503"] = STARTING
     return {
         "openapi": "3.1.0",
         "info": {"title": "Blendstream", "version": version("blendstream")},
-        "paths": _paths(),
+        "paths": paths,
         "components": {"schemas": SCHEMAS},
     }

@@ -1,8 +1,9 @@
 """Serving a processor: the socket, the signals and the order of starting and stopping.
 
-The socket is bound before anything else starts, so that a taken port costs nothing and says so. SIGTERM and
-SIGINT end the process with status 0: no new connection is taken, requests under way get a few seconds, then
-the service stops.
+The socket is bound before anything else starts, so that a taken port costs nothing and says so. The server
+listens from then on, while the service starts beside it. SIGTERM and SIGINT end the process with status 0,
+also in the midst of the start: no new connection is taken, requests under way get a few seconds, then the
+service stops.
 """
 
 from __future__ import annotations
@@ -21,10 +22,10 @@ from pathlib import Path
 from typing import Final
 
 import uvicorn
-from starlette.applications import Starlette
 
 from api.app import create_app
 from api.protocol import BoundedProtocol
+from api.starting import Start, UntilStarted
 from processor.service import Config, Service
 
 logger = logging.getLogger(__name__)
@@ -98,7 +99,25 @@ def _remove_stale(path: Path) -> None:
 
 
 class Server(uvicorn.Server):
-    """A uvicorn server that ends with status 0 on a signal, instead of raising the signal anew."""
+    """A uvicorn server that ends with status 0 on a signal, instead of raising the signal anew.
+
+    Attributes:
+        on_listening: called once it takes connections.
+    """
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.on_listening: Callable[[], None] = lambda: None
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Listen, and say so."""
+        await super().startup(sockets)
+        if self.started:
+            self.on_listening()
+
+    def end(self) -> None:
+        """End soon, as on a signal; may be called from any thread."""
+        self.should_exit = True
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -118,40 +137,54 @@ class Server(uvicorn.Server):
                 signal.signal(number, signal.SIG_IGN)
 
 
-def serve(config: Config, announce: Callable[[str], None]) -> None:
+def serve(config: Config, say: Callable[[str], None]) -> None:
     """Run a processor until a signal ends it.
 
     Args:
         config: its settings.
-        announce: told the address once requests can be answered.
+        say: told in a line that the server listens, and in another one that it serves: that the state is
+            restored and all routes answer. Either has the address.
 
     Raises:
         AddressError: the address cannot be listened on.
+        CheckpointError: the folder of checkpoints, or the one in it, cannot be used.
         ConfigError: a setting is refused by what it is for.
     """
+    # Until the loop takes signals over.
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda number, frame: sys.exit(0))
     with bind(config) as listener:
-        # Until the loop takes signals over, and however long starting takes.
-        signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(0))
         sys.setswitchinterval(SWITCH_INTERVAL)
         address = address_of(listener)
         service = Service(config)
-        try:
-            service.start()
+        server = make_server(service)
+
+        def started() -> None:
             # What is loaded by now stays: no collection has to walk it again.
             gc.freeze()
-            app = create_app(service, on_start=lambda: announce(address))
-            make_server(app, config).run(sockets=[listener])
+            say(f"serving on {address}")
+
+        def listening() -> None:
+            say(f"listening on {address}")
+            start.begin()
+
+        start = Start(service, started, server.end)
+        server.on_listening = listening
+        try:
+            server.run(sockets=[listener])
         finally:
             service.stop()
             if config.uds:
                 Path(config.uds).unlink(missing_ok=True)
+        start.check()
 
 
-def make_server(app: Starlette, config: Config) -> Server:
-    """The HTTP server of an application, to be run on a bound socket."""
+def make_server(service: Service) -> Server:
+    """The HTTP server of a service, to be run on a bound socket; the service's start is the caller's."""
+    config = service.config
     return Server(
         uvicorn.Config(
-            app,
+            UntilStarted(create_app(service), service),
             http=BoundedProtocol,
             loop="uvloop",
             lifespan="on",

@@ -105,19 +105,21 @@ def our_server(record: Callable[[int], bytes] = column_record) -> Iterator[Serve
         *("serve", "--host", HOST, "--port", "{port}"),
         *("--event-transport", "http", "--enable-blend-lookup", "--chunk-size", str(workload.CHUNK_SIZE)),
     ]
-    with _running(command, dict(os.environ)) as port:
+    with _running(command, dict(os.environ), "/readyz") as port:
         yield Server(port, record)
 
 
 @contextmanager
 def peer_server(python: str) -> Iterator[Server]:
     """The peer's coordinator, taking events over HTTP."""
-    with _running([python, "-m", "bench.peer.server", HOST, "{port}"], peer_environment()) as port:
+    with _running(
+        [python, "-m", "bench.peer.server", HOST, "{port}"], peer_environment(), "/healthz"
+    ) as port:
         yield Server(port, workload.row_record)
 
 
 @contextmanager
-def _running(command: list[str], environment: dict[str, str]) -> Iterator[int]:
+def _running(command: list[str], environment: dict[str, str], probe: str) -> Iterator[int]:
     port = _free_port()
     with tempfile.TemporaryFile("w+") as printed:
         process = subprocess.Popen(
@@ -129,7 +131,7 @@ def _running(command: list[str], environment: dict[str, str]) -> Iterator[int]:
         )
         try:
             deadline = time.monotonic() + START_SECONDS
-            while not _healthy(port):
+            while not _answers(port, probe):
                 if process.poll() is not None or time.monotonic() > deadline:
                     printed.seek(0)
                     raise WorkerError(f"{' '.join(command)} did not start:\n{printed.read()[-2000:]}")
@@ -144,10 +146,10 @@ def _running(command: list[str], environment: dict[str, str]) -> Iterator[int]:
                 process.wait()
 
 
-def _healthy(port: int) -> bool:
+def _answers(port: int, probe: str) -> bool:
     try:
         with Connection(port) as connection:
-            connection.send(b"GET /healthz HTTP/1.1\r\nHost: bench\r\n\r\n")
+            connection.send(f"GET {probe} HTTP/1.1\r\nHost: bench\r\n\r\n".encode())
     except (OSError, WorkerError):
         return False
     return True

@@ -126,7 +126,7 @@ def test_what_a_cache_server_imports_loads_neither_kernels_nor_the_processor() -
 
 
 def test_the_command_line_loads_no_kernels_before_a_command_needs_them() -> None:
-    assert loaded_after("import api.cli, processor.offline") == ["processor"]
+    assert loaded_after("import api.cli, api.commands, processor.offline") == ["processor"]
 
 
 def test_what_is_looked_for_would_be_found() -> None:

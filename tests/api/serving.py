@@ -14,7 +14,6 @@ import httpx
 import numpy as np
 from numpy.typing import NDArray
 
-from api.app import create_app
 from api.client import Client
 from api.server import address_of, bind, make_server
 from api.token_hasher import TokenHasher
@@ -53,19 +52,27 @@ class Serving:
 @contextmanager
 def serving(**settings: Any) -> Iterator[Serving]:
     """Serve on a Unix socket, or on a port if `uds` is empty; blend lookup is on unless said otherwise."""
+    with not_started(**settings) as server:
+        server.service.start()
+        yield server
+
+
+@contextmanager
+def not_started(**settings: Any) -> Iterator[Serving]:
+    """The same with a service that has not begun to start."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "server.sock"
         defaults: dict[str, Any] = {"chunk_size": CHUNK, "max_chunks": 4096, "enable_blend_lookup": True}
         config = Config(**{**defaults, "uds": str(path), **settings})
         service = Service(config)
-        started = threading.Event()
-        server = make_server(create_app(service, on_start=started.set), config)
+        listening = threading.Event()
+        server = make_server(service)
+        server.on_listening = listening.set
         with bind(config) as listener:
             thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
-            service.start()
             thread.start()
             try:
-                assert started.wait(60), "the server did not start"
+                assert listening.wait(60), "the server does not listen"
                 address = address_of(listener)
                 transport = httpx.HTTPTransport(uds=str(path)) if config.uds else None
                 base_url = "http://localhost" if config.uds else address
@@ -75,7 +82,7 @@ def serving(**settings: Any) -> Iterator[Serving]:
                 ):
                     yield Serving(http, client, service, address)
             finally:
-                server.should_exit = True
+                server.end()
                 thread.join()
                 service.stop()
 
