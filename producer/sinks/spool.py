@@ -53,6 +53,7 @@ class SpoolCounters:
 
     Attributes:
         waiting: batches that the broker has not acknowledged.
+        in_memory: how many of these are on no disk, as it took none; they end with the process.
         bytes: what the spool takes on disk.
         inherited: batches that an earlier process had left.
         delivered: batches that the broker has acknowledged.
@@ -64,6 +65,7 @@ class SpoolCounters:
     """
 
     waiting: int
+    in_memory: int
     bytes: int
     inherited: int
     delivered: int
@@ -135,6 +137,7 @@ class SpoolSink:
         """A reading of the counters; those of a record under way may be a step apart."""
         return SpoolCounters(
             waiting=self._log.next - self._log.first,
+            in_memory=len(self._unspooled),
             bytes=self._log.size,
             inherited=self._inherited,
             delivered=self._delivered,
@@ -179,12 +182,18 @@ class SpoolSink:
         self._carrier.close()
         try:
             self._settle()
-            if self._log.next > self._log.first:
-                logger.info(
-                    "%d batches wait in %s for the next start", self._log.next - self._log.first, self._folder
-                )
+            self._tell_what_is_left()
         finally:
             self._log.close()
+
+    def _tell_what_is_left(self) -> None:
+        in_memory = len(self._unspooled)
+        if on_disk := self._log.next - self._log.first - in_memory:
+            logger.info("%d batches wait in %s for the next start", on_disk, self._folder)
+        if in_memory:
+            logger.warning(
+                "%d batches are lost and leave a gap: the disk of %s took none", in_memory, self._folder
+            )
 
     def _keep(self, key: bytes, value: bytes) -> None:
         try:

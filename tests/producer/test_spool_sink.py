@@ -259,6 +259,20 @@ def test_with_the_disk_full_and_no_room_in_memory_batches_are_refused_and_the_st
     ]
 
 
+def test_what_is_in_memory_alone_when_it_closes_is_told_as_lost(
+    tmp_path: Path, carrier: MemoryCarrier, caplog: pytest.LogCaptureFixture
+) -> None:
+    carrier.there.clear()
+    with caplog.at_level(logging.INFO), spooling(tmp_path, carrier) as sink:
+        publish(sink, 3)
+        with files_limited_to(0):
+            sink.publish([batch(seq) for seq in range(4, 9)])
+        assert (sink.counters().waiting, sink.counters().in_memory) == (8, 5)
+        sink.close()
+    assert f"3 batches wait in {tmp_path} for the next start" in caplog.messages
+    assert f"5 batches are lost and leave a gap: the disk of {tmp_path} took none" in caplog.messages
+
+
 def test_a_record_that_will_never_be_taken_is_left_out_and_no_other(
     tmp_path: Path, carrier: MemoryCarrier, caplog: pytest.LogCaptureFixture
 ) -> None:
