@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import signal
+import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,13 +12,17 @@ from pathlib import Path
 import pytest
 
 from api.client import Client, ServerError
+from deploy.broker import create_topic
+from deploy.broker.kafka import KafkaBroker
 from processor.durability.inspection import inspect
 from producer.sinks.kafka import KafkaSink
 from tests.brokers import RunningBroker
 from tests.chaos.disks import BLOCK, SmallDisk, small_disk
 from tests.chaos.fleet import CHUNK, Fleet, check, progress
-from tests.e2e.processes import STOP_TIMEOUT, Process, blendstream, server
+from tests.chaos.spooling import INSTANCE, SpoolingEmitter, key, spooling
+from tests.e2e.processes import BLENDSTREAM, STOP_TIMEOUT, Process, blendstream, server
 from tests.e2e.test_processor import kafka, metric, ready, serve_to_its_end
+from tests.producer.topics import batches_in, records
 from tests.waiting import wait_for
 
 pytestmark = pytest.mark.needs("namespaces")
@@ -150,3 +156,113 @@ def test_a_disk_that_takes_no_folder_is_told_of_at_the_start(tmp_path: Path) -> 
     assert refused.returncode == 1
     assert f"cannot keep checkpoints in {disk.path}/state: No space left on device" in refused.stderr
     assert "Traceback" not in refused.stderr
+
+
+@pytest.fixture(scope="module")
+def own_broker() -> Iterator[KafkaBroker]:
+    """A broker of this module's own, to be away."""
+    with KafkaBroker() as running:
+        yield running
+
+
+@pytest.fixture
+def broker(own_broker: KafkaBroker) -> KafkaBroker:
+    """That broker, running."""
+    own_broker.start()
+    return own_broker
+
+
+def arrived(broker: KafkaBroker, topic: str) -> list[tuple[int, int]]:
+    """The batches of a topic in order of their first arrival; readers drop a second one."""
+    found = batches_in(records(broker.bootstrap, topic))
+    return list(dict.fromkeys((one.incarnation, one.seq) for one in found))
+
+
+def wait_until_delivered(emitter: SpoolingEmitter) -> None:
+    wait_for(lambda: emitter.emit(0).spool.waiting == 0, 60, "everything is delivered")
+
+
+@pytest.mark.needs("java")
+def test_what_a_full_spool_refuses_is_a_hole_of_exactly_that_and_all_else_arrives_in_order(
+    broker: KafkaBroker, tmp_path: Path
+) -> None:
+    create_topic(broker.bootstrap, "refusing")
+    broker.stop()
+    with small_disk(tmp_path / "disk", 2**20) as disk:
+        spool = disk.path / "spool"
+        with spooling(spool, broker.bootstrap, "refusing", 1, disk.within) as emitter:
+            assert emitter.emit(20).spool.disk_errors == 0
+            disk.fill()
+            counters = emitter.emit(100)
+            refused = counters.spool.refused
+            assert 0 < refused < 100
+            assert counters.spool.disk_errors > refused, "memory has held some"
+            assert (counters.emitter.last_seq, counters.emitter.dropped) == (120, refused)
+            disk.make_room()
+            counters = emitter.emit(10)
+            assert (counters.spool.refused, counters.spool.waiting) == (refused, 130 - refused)
+            broker.start()
+            wait_until_delivered(emitter)
+            assert emitter.emit(5).emitter.last_seq == 135
+            wait_until_delivered(emitter)
+    hole = range(121 - refused, 121)
+    taken = [seq for seq in range(1, 136) if seq not in hole]
+    assert arrived(broker, "refusing") == [(1, seq) for seq in taken]
+    reading = ["--event-transport", "kafka", *kafka(RunningBroker(broker.bootstrap, "kafka"), "refusing")]
+    with server(*reading) as (_, client):
+        wait_until_ready(client)
+        wait_for(lambda: client.streams()[0].lost, 30, "the verdict")
+        (stream,) = client.streams()
+        assert (stream.last_seq, stream.missing) == (135, [])
+        assert [(lost.first, lost.last) for lost in stream.lost] == [(hole[0], hole[-1])]
+        assert metric(client, "blendstream_lost_batches", instance_id=INSTANCE) == refused
+        found = client.lookup([key(1, seq) for seq in range(1, 136)])
+        assert [seq for seq, one in enumerate(found, 1) if one.placements] == taken
+
+
+@pytest.mark.needs("java")
+def test_an_emitter_killed_on_a_full_disk_leaves_a_whole_spool_and_the_next_one_goes_on_there(
+    broker: KafkaBroker, tmp_path: Path
+) -> None:
+    create_topic(broker.bootstrap, "killed")
+    broker.stop()
+    with small_disk(tmp_path / "disk", 2**20) as disk:
+        spool = disk.path / "spool"
+        with spooling(spool, broker.bootstrap, "killed", 1, disk.within) as emitter:
+            on_disk = emitter.emit(20).spool.waiting
+            disk.fill()
+            assert emitter.emit(100).spool.refused > 0
+            # Killed in the middle of writes that fail.
+            emitter.ask(*[20] * 100)
+            emitter.answer()
+        with spooling(spool, broker.bootstrap, "killed", 2, disk.within) as emitter:
+            counters = emitter.emit(10)
+            assert counters.spool.inherited >= on_disk
+            assert counters.emitter.dropped == 0, "what the disk does not take waits in memory"
+            broker.start()
+            wait_until_delivered(emitter)
+            # The disk is full still, but what was on it has gone.
+            assert disk.free() > 0
+            assert emitter.emit(10).emitter.dropped == 0
+            wait_until_delivered(emitter)
+    found = arrived(broker, "killed")
+    left = [seq for incarnation, seq in found if incarnation == 1]
+    assert left == list(range(1, len(left) + 1))
+    assert len(left) >= on_disk
+    assert found == [*((1, seq) for seq in left), *((2, seq) for seq in range(1, 21))]
+
+
+def test_emit_says_how_many_batches_a_full_disk_has_cost(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk", 2**20) as disk:
+        command = [str(BLENDSTREAM), "emit", "--synthetic", "1000", "--chunks", "64"]
+        where = ["--spool", str(disk.path / "spool"), "--kafka-bootstrap-servers", "127.0.0.1:1"]
+        done = subprocess.run(
+            [*disk.within, *command, *where], capture_output=True, text=True, timeout=60, check=False
+        )
+    assert done.returncode == 1
+    *_, told = done.stderr.splitlines()
+    refused = re.search(r"did not take (\d+) of 64 batches: .*No space left on device", told)
+    lost = re.search(r"save (\d+) batches in memory, which its disk did not take", told)
+    assert refused and 0 < int(refused[1]) <= 64
+    assert lost and int(lost[1]) > 300, "the memory that batches may take is 32 MiB"
+    assert "Traceback" not in done.stderr
