@@ -6,6 +6,7 @@ One `Client` keeps its connections open and may be shared between threads. Answe
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
@@ -35,6 +36,8 @@ from producer.events import ObjectKey
 DEFAULT_URL: Final = "http://127.0.0.1:9300"
 DEFAULT_TIMEOUT: Final = 10.0
 """Seconds for one answer."""
+POLL_INTERVAL: Final = 0.1
+"""Seconds from one question to the next while waiting for a server."""
 
 Tokens = Sequence[int] | NDArray[Any]
 Answer = TypeVar("Answer")
@@ -267,9 +270,27 @@ class Client:
             raise
         return []
 
+    def wait_until_ready(self, timeout: float) -> None:
+        """Return once the server answers and has caught up with the stream.
+
+        Raises:
+            TimeoutError: it has not come to that within `timeout` seconds; says what it still lacks.
+        """
+        deadline = time.monotonic() + timeout
+        while lacking := self._lacking():
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"{self.url} is not ready after {timeout:g} s: {lacking}")
+            time.sleep(POLL_INTERVAL)
+
     def metrics(self) -> str:
         """The metrics, in Prometheus's text format."""
         return self._send("GET", "/metrics").text
+
+    def _lacking(self) -> str:
+        try:
+            return "; ".join(self.not_ready())
+        except ServerUnavailable as error:
+            return str(error)
 
     def _post(self, path: str, body: dict[str, Any], kind: type[Answer]) -> Answer:
         headers = {"content-type": "application/json"}

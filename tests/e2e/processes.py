@@ -31,8 +31,13 @@ class Process:
 
     @property
     def address(self) -> str | None:
-        found = re.search(r"serving on (\S+)", "".join(self.lines))
+        """Where it listens, if it does yet."""
+        found = re.search(r"listening on (\S+)", "".join(self.lines))
         return found[1] if found else None
+
+    def serves(self) -> bool:
+        """Whether it has started, so that all routes answer."""
+        return f"serving on {self.address}" in "".join(self.lines)
 
     def terminate(self) -> int:
         """Ask it to stop; its exit status."""
@@ -47,10 +52,18 @@ class Process:
 
 @contextmanager
 def server(*arguments: str, port: int = 0, within: Sequence[str] = ()) -> Iterator[tuple[Process, Client]]:
-    """`blendstream serve` on a free port, once it listens, and a client of it; killed if it still runs.
+    """`blendstream serve` on a free port, once its routes answer, and a client; killed if it still runs.
 
     `within` is a command that runs the one behind it somewhere else, such as `nsenter`.
     """
+    with starting(*arguments, port=port, within=within) as (running, client):
+        wait_for(lambda: running.serves() or _ended(running), START_TIMEOUT, "the server does not serve")
+        yield running, client
+
+
+@contextmanager
+def starting(*arguments: str, port: int = 0, within: Sequence[str] = ()) -> Iterator[tuple[Process, Client]]:
+    """The same from the moment it listens, when its kernels and its state are still being loaded."""
     command = [str(BLENDSTREAM), "serve", "--host", "127.0.0.1", "--port", str(port), "--max-chunks", "65536"]
     running = Process(
         subprocess.Popen(
@@ -66,9 +79,12 @@ def server(*arguments: str, port: int = 0, within: Sequence[str] = ()) -> Iterat
         with Client(address, timeout=30) as client:
             yield running, client
     finally:
+        died = running.process.poll()
         running.process.kill()
         running.process.wait()
         reader.join()
+        # For whoever reads of a test that failed; pytest keeps it to itself otherwise.
+        print(*running.lines[-100:], f"[its status was {died} before it was killed]", sep="")
 
 
 def blendstream(*arguments: str, timeout: float = 60.0) -> subprocess.CompletedProcess[str]:
