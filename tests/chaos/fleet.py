@@ -78,7 +78,7 @@ class Fleet(threading.Thread):
         self.sent = dict.fromkeys(INSTANCES, 0)
         """The last sequence number of each instance."""
         self.refused: list[CacheEventBatch] = []
-        self._taken: list[CacheEventBatch] = []
+        self.taken: list[CacheEventBatch] = []
         self._sink = sink
         self._pause = pause
         self._random = random.Random(seed)
@@ -95,7 +95,7 @@ class Fleet(threading.Thread):
         self.join()
         assert self._sink.flush(timeout), "the sink has not delivered everything"
         self._sink.close()
-        listen(self.model, self._taken)
+        listen(self.model, self.taken)
 
     def make(self, instance: str) -> CacheEventBatch:
         """The next batch of an instance."""
@@ -114,7 +114,7 @@ class Fleet(threading.Thread):
         except PublishError:
             self.refused.append(batch)
         else:
-            self._taken.append(batch)
+            self.taken.append(batch)
 
 
 def listen(model: Directory, batches: Iterable[CacheEventBatch]) -> None:
