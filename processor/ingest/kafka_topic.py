@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import logging
+import threading
+import time
 from dataclasses import dataclass
 
-from confluent_kafka import (
-    Consumer,
-    ConsumerGroupTopicPartitions,
-    KafkaError,
-    KafkaException,
-    TopicCollection,
-    TopicPartition,
-)
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicCollection, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 
-from processor.ingest.kafka_settings import KafkaSettings
+from processor.ingest.kafka_settings import KafkaSettings, reason_of
 from processor.ingest.source import Mark
 
 logger = logging.getLogger(__name__)
+
+ANSWER_INTERVAL = 0.05
+"""Seconds from one look for the answer to a commit to the next."""
 
 
 class TopicError(RuntimeError):
@@ -57,7 +55,10 @@ class TopicInspector:
         # that concern consumers alone.
         quiet = {**settings.connection(), "log_level": 2}
         self._admin = AdminClient(quiet)
-        self._consumer = Consumer({**quiet, "group.id": settings.group_id})
+        ours = {"group.id": settings.group_id, "enable.auto.commit": False, "on_commit": self._on_commit}
+        self._consumer = Consumer({**quiet, **ours})
+        self._committing = threading.Lock()
+        self._refusals: dict[frozenset[tuple[int, int]], str] = {}
         self._topic = settings.topic
         self._group_id = settings.group_id
         self.commits = {"committed": 0, "refused": 0}
@@ -119,14 +120,32 @@ class TopicInspector:
         return not refusal
 
     def _commit(self, positions: Mark, timeout: float) -> str:
-        offsets = [TopicPartition(self._topic, partition, at) for partition, at in positions.items()]
-        try:
-            asked = [ConsumerGroupTopicPartitions(self._group_id, offsets)]
-            answer = self._admin.alter_consumer_group_offsets(asked, request_timeout=timeout)
-            done = answer[self._group_id].result(timeout).topic_partitions
-        except Exception as error:
-            return str(error)
-        return "; ".join(str(partition.error) for partition in done if partition.error is not None)
+        """Why the broker did not take the positions; empty if it did.
+
+        Asked through the consumer, since librdkafka's admin client can bring the process down when the
+        connection to a group's coordinator breaks (confluentinc/librdkafka#5397).
+        """
+        with self._committing:
+            self._refusals.clear()
+            try:
+                self._consumer.commit(offsets=self._places(positions), asynchronous=True)
+                deadline = time.monotonic() + timeout
+                # The answer to an earlier commit, given up on by now, may come before this one's.
+                while (asked := frozenset(positions.items())) not in self._refusals:
+                    if time.monotonic() > deadline:
+                        return "no answer in time"
+                    self._consumer.poll(ANSWER_INTERVAL)
+            except KafkaException as error:
+                return reason_of(error)
+            return self._refusals[asked]
+
+    def _places(self, positions: Mark) -> list[TopicPartition]:
+        return [TopicPartition(self._topic, partition, offset) for partition, offset in positions.items()]
+
+    def _on_commit(self, error: KafkaError | None, places: list[TopicPartition]) -> None:
+        told = [one.str() for one in (error, *(place.error for place in places)) if one is not None]
+        answered = frozenset((place.partition, place.offset) for place in places)
+        self._refusals[answered] = "; ".join(dict.fromkeys(told))
 
     def check(self, timeout: float) -> None:
         """Refuse a topic that eats its history, and warn once of one that forgets it early.
