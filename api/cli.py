@@ -25,7 +25,7 @@ def main() -> None:
 @contextlib.contextmanager
 def _ending_in_order() -> Iterator[None]:
     """End with status 0 on SIGTERM and SIGINT, until somebody else takes the signals over."""
-    before = {number: signal.signal(number, _end) for number in (signal.SIGTERM, signal.SIGINT)}
+    before = {number: signal.signal(number, _end) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
     finally:
