@@ -18,6 +18,9 @@ from producer.wire import Wire, batch_rows, envelope
 REQUEST_BYTES: Final = 8 * 2**20
 """A request's body ends with the batch that reaches this size; servers take several times as much."""
 
+SHOWN_CHARS: Final = 200
+"""How much of a refusal is told."""
+
 
 class HttpSink:
     """Posts batches to a server's `/events`.
@@ -42,7 +45,7 @@ class HttpSink:
         dropped, cause = 0, None
         for forms in _requests(batches):
             try:
-                self._post(envelope(forms)).raise_for_status()
+                _check(self._post(envelope(forms)))
             except httpx.HTTPError as error:
                 dropped, cause = dropped + len(forms), error
         if cause is not None:
@@ -64,6 +67,13 @@ class HttpSink:
             return self._client.post(self._url, content=body, headers=headers)
         except (httpx.NetworkError, httpx.RemoteProtocolError):
             return self._client.post(self._url, content=body, headers=headers)
+
+
+def _check(answer: httpx.Response) -> None:
+    """Raise unless the batches were taken; with the server's own words, which say what to do about it."""
+    if not answer.is_success:
+        refusal = f"{answer.status_code} {answer.text[:SHOWN_CHARS]}"
+        raise httpx.HTTPStatusError(refusal, request=answer.request, response=answer)
 
 
 def _requests(batches: Sequence[CacheEventBatch]) -> Iterator[list[bytes]]:
