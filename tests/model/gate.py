@@ -1,22 +1,20 @@
 """The gate as the design words it: one sequence number at a time, nothing merged, nothing fast.
 
-A stream remembers every hole, that is every sequence number it has not seen below one it has, and every
-batch it has applied. Ranges are what consecutive holes of one kind look like from outside. Consumers are told
-in the order that the design gives: fence, then the batch, then that the stream has no open hole any more.
+Consumers are told in the order that the design gives: fence, then the batch, then that the stream has no open
+hole any more. One that refuses a batch is owed it, and nobody else hears of that.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
 from producer.events import CacheEventBatch
+from tests.model.stream import Hole, Position, Stream, describe
 
-Position = tuple[int, int]
-"""(partition, offset) of a record."""
-STALE_RUN = 3
-"""So many stale batches in a row mean that whoever sends them is heard only as stale."""
+MAX_REOFFERS = 3
+"""How often a batch is offered again to those that refused it."""
 
 
 class Result(StrEnum):
@@ -42,6 +40,10 @@ class Admitted:
     """Some emitter has an open range, or had one until this batch."""
 
 
+class Refused(Exception):
+    """What a consumer raises that does not take a batch."""
+
+
 class Consumer(Protocol):
     def consume(self, admitted: Admitted) -> None: ...
     def fence(self, instance_id: str) -> None: ...
@@ -50,84 +52,25 @@ class Consumer(Protocol):
 
 
 @dataclass
-class Hole:
-    """A sequence number that was skipped: lost if it has a reason, else missing; not open once given up."""
+class Owed:
+    """A batch that some consumers refused."""
 
-    incarnation: int
-    seq: int
-    epoch: int
-    reason: str | None
-    lost_since: float
-    open: bool = True
-
-
-@dataclass
-class Stream:
-    incarnation: int
-    epoch: int
-    last_seq: int = 0
-    contradicted: bool = False
-    stale_run: int = 0
-    """Stale batches since the last one of the present incarnation."""
-    last_event_time: float = 0.0
-    """Of the present incarnation."""
-    heard_at: dict[int, int] = field(default_factory=dict)
-    """The last offset heard from on each partition, the latest last."""
-    holes: dict[tuple[int, int], Hole] = field(default_factory=dict)
-    tails: dict[int, Hole] = field(default_factory=dict)
-    """The log was cut under an incarnation: all from this hole on may be lost, up to its next batch."""
-    applied: dict[tuple[int, int], tuple[float, str, int]] = field(default_factory=dict)
-
-    @property
-    def lacking(self) -> list[Hole]:
-        return [*self.holes.values(), *self.tails.values()]
-
-    @property
-    def has_open_range(self) -> bool:
-        return any(hole.open for hole in self.lacking)
-
-    @property
-    def gap_detected(self) -> bool:
-        return any(h.incarnation == self.incarnation or h.reason is None for h in self.lacking)
-
-    @property
-    def conflict(self) -> bool:
-        return self.contradicted or self.stale_run >= STALE_RUN
-
-    def hear(self, position: Position | None) -> None:
-        if position is not None:
-            self.heard_at.pop(position[0], None)
-            self.heard_at[position[0]] = position[1]
-
-    def cut(self, incarnation: int, beyond: int) -> None:
-        """Make holes of what the incarnation's tail holds below `beyond`, where it then begins."""
-        tail = self.tails[incarnation]
-        for seq in range(tail.seq, beyond):
-            self.holes[incarnation, seq] = replace(tail, seq=seq)
-        tail.seq = max(tail.seq, beyond)
-
-    def take(self, incarnation: int, seq: int) -> Hole | None:
-        """Fill the open hole of that number, if there is one."""
-        tail = self.tails.get(incarnation)
-        if tail is not None and tail.open and seq >= tail.seq:
-            self.cut(incarnation, seq + 1)
-        hole = self.holes.get((incarnation, seq))
-        return self.holes.pop((incarnation, seq)) if hole is not None and hole.open else None
-
-
-def describe(batch: CacheEventBatch) -> tuple[float, str, int]:
-    """What a second delivery of the same batch must agree in."""
-    return batch.ts, batch.event_type, len(batch.entries)
+    admitted: Admitted
+    to: list[Consumer]
+    reoffers: int
 
 
 class Gate:
-    def __init__(self, consumer: Consumer, repair_window: float = 3600.0, seekable: bool = True) -> None:
-        self.consumer = consumer
+    def __init__(self, *consumers: Consumer, repair_window: float = 3600.0, seekable: bool = True) -> None:
+        self.consumers = list(consumers)
         self.seekable = seekable
         self.repair_window = repair_window
         self.streams: dict[str, Stream] = {}
         self.epochs: dict[str, int] = {}
         self.marks: dict[str, dict[int, int]] = {}
+        self.owed: dict[tuple[str, int, int], Owed] = {}
+        self.gaps = self.gaps_cleared = 0
+        """How often a stream's flag turned, whatever happened to it in between."""
 
     def offer(
         self,
@@ -139,17 +82,15 @@ class Gate:
         now: float = 0.0,
     ) -> Result:
         instance_id, name = batch.instance_id, (batch.incarnation, batch.seq)
-        if position is not None and position[1] < self.marks.get(instance_id, {}).get(position[0], 0):
+        if self._departed(instance_id, position):
             return Result.STALE
 
         stream = self.streams.get(instance_id)
         if stream is None:
             stream = self.streams[instance_id] = Stream(batch.incarnation, self._next_epoch(instance_id))
         elif batch.incarnation > stream.incarnation:
-            self.consumer.fence(instance_id)
-            stream.incarnation, stream.epoch = batch.incarnation, self._next_epoch(instance_id)
-            stream.last_seq = stream.stale_run = 0
-            stream.last_event_time, stream.contradicted = 0.0, False
+            self._fence(instance_id)
+            stream.renew(batch.incarnation, self._next_epoch(instance_id))
 
         is_next = batch.incarnation == stream.incarnation and batch.seq > stream.last_seq
         hole = None if is_next else stream.take(*name)
@@ -173,23 +114,87 @@ class Gate:
         stream.hear(position)
         time = event_time if event_time is not None else batch.ts
         if batch.incarnation == stream.incarnation:
-            stream.applied[name] = describe(batch)
-            stream.stale_run = 0
-            stream.last_event_time = max(stream.last_event_time, time)
-        self.consumer.consume(
-            Admitted(
-                batch=batch,
-                event_time=time,
-                generation=generation,
-                epoch=epoch,
-                repaired=result is Result.REPAIRED,
-                l1_void=batch.incarnation < stream.incarnation,
-                keep_tombstones=stream.has_open_range,
-                keep_contents=result is Result.REPAIRED or self.any_open_range,
-            )
-        )
+            stream.note(batch, time)
+        repaired = result is Result.REPAIRED
+        self._apply(stream, self._admitted(stream, batch, time, generation, epoch, repaired), now)
         self._settle(instance_id)
         return result
+
+    def read_again(
+        self,
+        batch: CacheEventBatch,
+        position: Position,
+        *,
+        event_time: float,
+        generation: int,
+        now: float,
+    ) -> Result:
+        """Replay came by a batch: it fills a hole, or is put through again, and does nothing else."""
+        name = batch.incarnation, batch.seq
+        stream = self.streams.get(batch.instance_id)
+        if stream is None or self._departed(batch.instance_id, position):
+            return Result.STALE
+        hole = stream.take(*name)
+        if hole is None and stream.reapply is not None and name >= stream.reapply:
+            hole = stream.take(*name, closed=True)
+            epoch = {**stream.past, stream.incarnation: stream.epoch}.get(batch.incarnation)
+            was_read = batch.incarnation < stream.incarnation or batch.seq <= stream.last_seq
+            if hole is None and epoch is not None and was_read and batch.event_type in ("store", "delete"):
+                again = self._admitted(stream, batch, event_time, generation, epoch, True)
+                self._hand_out(again, self.consumers)
+        if hole is None:
+            return Result.DUPLICATE
+        if batch.incarnation == stream.incarnation:
+            stream.note(batch, event_time)
+        self._apply(stream, self._admitted(stream, batch, event_time, generation, hole.epoch, True), now)
+        self._settle(batch.instance_id)
+        return Result.REPAIRED
+
+    def give_up(
+        self, instance_id: str, incarnation: int, first: int, last: int, reason: str, now: float
+    ) -> int:
+        """Replay did not find what is missing from `first` to `last`; how many batches that is."""
+        stream = self.streams[instance_id]
+        lost = [
+            hole
+            for name, hole in stream.holes.items()
+            if hole.reason is None and not hole.owed and (incarnation, first) <= name <= (incarnation, last)
+        ]
+        for hole in lost:
+            hole.reason, hole.lost_since = reason, now
+        self._settle(instance_id)
+        return len(lost)
+
+    def request(self, instance_id: str, incarnation: int | None, first: int | None, last: int | None) -> None:
+        """An operator asks for a replay; closed holes that are named have the stream put through again."""
+        stream = self.streams[instance_id]
+        if (incarnation, first, last) == (None, None, None):
+            return
+        closed = [name for name, hole in stream.holes.items() if not hole.open]
+        closed += [(number, max(t.seq, first or 1)) for number, t in stream.tails.items() if not t.open]
+        named = [
+            (number, seq)
+            for number, seq in closed
+            if incarnation in (None, number) and seq >= (first or 1) and (last is None or seq <= last)
+        ]
+        if named:
+            stream.reapply = min(named if stream.reapply is None else [*named, stream.reapply])
+
+    def finish(self, instance_id: str) -> None:
+        """The stream was put through to its end."""
+        self.streams[instance_id].reapply = None
+        self._settle(instance_id)
+
+    def die_and_return(self) -> None:
+        """What the process alone knew is gone: who is owed what, and what batches looked like."""
+        for instance_id, incarnation, seq in self.owed:
+            hole = self.streams[instance_id].holes.get((incarnation, seq))
+            if hole is not None:
+                hole.owed = False
+        self.owed.clear()
+        for stream in self.streams.values():
+            stream.applied.clear()
+        self.gaps, self.gaps_cleared = sum(stream.gap_counted for stream in self.streams.values()), 0
 
     def drop_instance(self, instance_id: str, mark: dict[int, int] | None = None) -> None:
         """The instance departed; what the log holds of it before `mark`, its end offsets, is stale."""
@@ -232,25 +237,56 @@ class Gate:
         self._settle(instance_id)
 
     def tick(self, now: float, watermark: float, clock_skew: float) -> None:
+        for name, owed in list(self.owed.items()):
+            instance_id, incarnation, seq = name
+            stream = self.streams[instance_id]
+            if owed.reoffers >= MAX_REOFFERS:
+                continue
+            hole = stream.take(incarnation, seq)
+            if hole is None:
+                del self.owed[name]
+                continue
+            before = owed.admitted
+            self._apply(
+                stream,
+                self._admitted(stream, before.batch, before.event_time, before.generation, hole.epoch, True),
+                now,
+            )
+            self._settle(instance_id)
         for instance_id, stream in self.streams.items():
             for hole in stream.lacking:
                 if hole.reason is not None and now - hole.lost_since > self.repair_window:
                     hole.open = False
             self._settle(instance_id)
-        if not self.any_open_range:
-            self.consumer.expire(watermark - clock_skew)
+        if not self.anyone_waits:
+            for consumer in self.consumers:
+                consumer.expire(watermark - clock_skew)
 
     def lose_tails(self, partition: int, now: float) -> None:
         """The log was cut where it is read: whoever spoke there may have lost what it says next."""
+        for instance_id, stream in self.streams.items():
+            if partition in stream.heard_at:
+                self._lose_tail(stream, now)
+                self._settle(instance_id)
+
+    def lose_log(self, now: float) -> None:
+        """Another log stands in the place of the one that was read; nothing can be looked for any more."""
         for stream in self.streams.values():
-            if partition in stream.heard_at and stream.incarnation not in stream.tails:
-                stream.tails[stream.incarnation] = Hole(
-                    stream.incarnation, stream.last_seq + 1, stream.epoch, "before_log", now
-                )
+            if not stream.heard_at:
+                continue
+            stream.heard_at.clear()
+            stream.reapply = None
+            for hole in stream.holes.values():
+                if hole.reason is None and not hole.owed:
+                    hole.reason, hole.lost_since = "before_log", now
+            self._lose_tail(stream, now)
+        self.marks = {instance_id: {} for instance_id in self.marks}
+        for instance_id in self.streams:
+            self._settle(instance_id)
 
     @property
-    def any_open_range(self) -> bool:
-        return any(stream.has_open_range for stream in self.streams.values())
+    def anyone_waits(self) -> bool:
+        return any(stream.waits for stream in self.streams.values())
 
     def _expose(self, stream: Stream, batch: CacheEventBatch, now: float) -> None:
         """What lies between the last batch and this one is missing, or was lost with the tail of the log."""
@@ -266,11 +302,87 @@ class Gate:
         self.epochs[instance_id] = self.epochs.get(instance_id, 0) + 1
         return self.epochs[instance_id]
 
+    def _lose_tail(self, stream: Stream, now: float) -> None:
+        if stream.incarnation not in stream.tails:
+            stream.tails[stream.incarnation] = Hole(
+                stream.incarnation, stream.last_seq + 1, stream.epoch, "before_log", now
+            )
+
+    def _departed(self, instance_id: str, position: Position | None) -> bool:
+        return position is not None and position[1] < self.marks.get(instance_id, {}).get(position[0], 0)
+
+    def _admitted(
+        self,
+        stream: Stream,
+        batch: CacheEventBatch,
+        event_time: float,
+        generation: int,
+        epoch: int,
+        repaired: bool,
+    ) -> Admitted:
+        return Admitted(
+            batch=batch,
+            event_time=event_time,
+            generation=generation,
+            epoch=epoch,
+            repaired=repaired,
+            l1_void=batch.incarnation < stream.incarnation,
+            keep_tombstones=stream.waits,
+            keep_contents=repaired or self.anyone_waits,
+        )
+
+    def _apply(self, stream: Stream, admitted: Admitted, now: float) -> None:
+        """Hand a batch to those that lack it; who refuses it is owed it."""
+        batch = admitted.batch
+        name = batch.instance_id, batch.incarnation, batch.seq
+        owed = self.owed.pop(name, None) if admitted.repaired else None
+        refused = self._hand_out(admitted, self.consumers if owed is None else owed.to)
+        if not refused:
+            return
+        reoffers = 0 if owed is None else owed.reoffers + 1
+        again = reoffers < MAX_REOFFERS
+        self.owed[name] = Owed(admitted, refused, reoffers)
+        reason = None if again else "consumer_failed"
+        stream.holes[name[1:]] = Hole(*name[1:], admitted.epoch, reason, now, owed=again)
+        if not again:
+            self._lose_with_neighbours(stream, *name[1:], now)
+
+    def _lose_with_neighbours(self, stream: Stream, incarnation: int, seq: int, now: float) -> None:
+        """What consumers failed at side by side is one range, as old as the last of it."""
+        for step in (-1, 1):
+            at = seq + step
+            while (hole := stream.holes.get((incarnation, at))) is not None:
+                if hole.reason != "consumer_failed" or not hole.open:
+                    break
+                hole.lost_since = now
+                at += step
+
+    def _hand_out(self, admitted: Admitted, to: list[Consumer]) -> list[Consumer]:
+        refused = []
+        for consumer in to:
+            try:
+                consumer.consume(admitted)
+            except Refused:
+                refused.append(consumer)
+        return refused
+
+    def _fence(self, instance_id: str) -> None:
+        for consumer in self.consumers:
+            consumer.fence(instance_id)
+
     def _forget(self, instance_id: str) -> None:
-        self.consumer.fence(instance_id)
-        self.streams.pop(instance_id, None)
-        self.consumer.settle(instance_id)
+        self._fence(instance_id)
+        gone = self.streams.pop(instance_id, None)
+        self.gaps_cleared += gone is not None and gone.gap_counted
+        self.owed = {name: owed for name, owed in self.owed.items() if name[0] != instance_id}
+        for consumer in self.consumers:
+            consumer.settle(instance_id)
 
     def _settle(self, instance_id: str) -> None:
-        if not self.streams[instance_id].has_open_range:
-            self.consumer.settle(instance_id)
+        stream = self.streams[instance_id]
+        self.gaps += stream.gap_detected > stream.gap_counted
+        self.gaps_cleared += stream.gap_detected < stream.gap_counted
+        stream.gap_counted = stream.gap_detected
+        if not stream.waits:
+            for consumer in self.consumers:
+                consumer.settle(instance_id)

@@ -1,12 +1,13 @@
 """A fleet as a state machine: emitters that speak, fall silent, come late, twice and again, and operators.
 
-Subclasses say who listens, by overriding what happens at a delivery and at the operators' calls, and compare
-model and engine after every step. Alphabets are small, so that everything that can collide does.
+The model's gate hears all of it. Subclasses say who listens behind it, tell the engine the same, and compare
+the two after every step. Alphabets are small, so that everything that can collide does.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from random import Random
 
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
@@ -22,6 +23,7 @@ from producer.events import (
     make_kv_rank,
 )
 from tests.model.directory import Tokens
+from tests.model.gate import Gate, Result
 
 INSTANCES = ("a", "b", "ü")
 CHUNKS = (b"\x00", b"\x00\x00", b"\x00" * 32, b"\x01" * 31)
@@ -138,10 +140,28 @@ class Sent:
     position: tuple[int, int] | None
 
 
+@dataclass(frozen=True)
+class Named:
+    """What an operator names of a stream: an incarnation so far back, and a range of its batches."""
+
+    back: int | None
+    first: int | None
+    more: int | None
+
+
+named = st.builds(
+    Named,
+    back=st.none() | st.integers(0, 2),
+    first=st.none() | st.integers(1, 4),
+    more=st.none() | st.integers(0, 3),
+)
+
+
 class Fleet(RuleBasedStateMachine):
-    """Emitters and operators; what they do goes to `deliver` and its like."""
+    """Emitters, operators, replay and restarts; what they do goes to `deliver` and its like."""
 
     setting: Setting
+    gate: Gate
 
     def __init__(self) -> None:
         super().__init__()
@@ -155,36 +175,57 @@ class Fleet(RuleBasedStateMachine):
         self.setting = setting
         self.start()
 
-    # What subclasses do.
-
     def start(self) -> None:
+        """Make the model's gate and whatever is held against it."""
         raise NotImplementedError
 
-    def deliver(self, sent: Sent) -> None:
-        raise NotImplementedError
+    # What the model is told; subclasses tell the engine the same.
+
+    def deliver(self, sent: Sent) -> Result:
+        return self.gate.offer(
+            sent.batch, sent.position, event_time=sent.event_time, generation=sent.generation, now=self.now
+        )
+
+    def read_again(self, sent: Sent) -> Result:
+        assert sent.position is not None
+        return self.gate.read_again(
+            sent.batch, sent.position, event_time=sent.event_time, generation=sent.generation, now=self.now
+        )
+
+    def give_up(self, instance_id: str, incarnation: int, first: int, last: int, reason: str) -> int:
+        return self.gate.give_up(instance_id, incarnation, first, last, reason, self.now)
+
+    def request(self, instance_id: str, incarnation: int | None, first: int | None, last: int | None) -> None:
+        self.gate.request(instance_id, incarnation, first, last)
+
+    def finish(self, instance_id: str) -> None:
+        self.gate.finish(instance_id)
 
     def drop_instance(self, instance_id: str, mark: dict[int, int] | None) -> None:
-        raise NotImplementedError
+        self.gate.drop_instance(instance_id, mark)
 
     def register_instance(self, instance_id: str) -> None:
-        raise NotImplementedError
+        self.gate.register_instance(instance_id)
 
     def reset(self, instance_id: str) -> None:
-        raise NotImplementedError
+        self.gate.reset(instance_id)
 
     def accept_loss(
         self, instance_id: str, incarnation: int | None, first: int | None, last: int | None
     ) -> None:
-        raise NotImplementedError
+        self.gate.accept_loss(instance_id, incarnation, first, last)
 
     def lose_tails(self, partition: int) -> None:
-        raise NotImplementedError
+        self.gate.lose_tails(partition, self.now)
+
+    def lose_log(self) -> None:
+        self.gate.lose_log(self.now)
 
     def tick(self, watermark: float) -> None:
-        raise NotImplementedError
+        self.gate.tick(self.now, watermark, SKEW)
 
-    def knows(self, instance_id: str) -> bool:
-        raise NotImplementedError
+    def die_and_return(self) -> None:
+        self.gate.die_and_return()
 
     # What emitters do.
 
@@ -230,6 +271,42 @@ class Fleet(RuleBasedStateMachine):
         changed = replace(sent.batch, ts=sent.batch.ts + 0.5) if by_ts else replace(sent.batch, entries=[])
         self.deliver(replace(sent, batch=changed))
 
+    # What replay does.
+
+    @precondition(lambda self: self.sent)
+    @rule(back=st.integers(0, 11))
+    def a_batch_is_read_again(self, back: int) -> None:
+        self.read_again(self.sent[-1 - back % len(self.sent)])
+
+    @precondition(lambda self: self.sent)
+    @rule(order=st.randoms(use_true_random=False), count=st.integers(1, 12))
+    def the_log_is_read_again(self, order: Random, count: int) -> None:
+        for sent in order.sample(self.sent, min(count, len(self.sent))):
+            self.read_again(sent)
+
+    @rule(
+        instance=instances,
+        which=st.integers(0, 7),
+        more=st.integers(0, 3),
+        reason=st.sampled_from(("never_produced", "undecodable")),
+    )
+    def a_search_finds_nothing(self, instance: str, which: int, more: int, reason: str) -> None:
+        stream = self.gate.streams.get(instance)
+        missing = [] if stream is None else stream.searched
+        if missing:
+            incarnation, first = missing[which % len(missing)]
+            self.give_up(instance, incarnation, first, first + more, reason)
+
+    @rule(instance=instances, named=named)
+    def a_replay_is_asked_for(self, instance: str, named: Named) -> None:
+        if instance in self.gate.streams:
+            self.request(instance, *self._range(instance, named))
+
+    @rule(instance=instances)
+    def a_replay_comes_to_its_end(self, instance: str) -> None:
+        if instance in self.gate.streams and self.gate.streams[instance].reapply is not None:
+            self.finish(instance)
+
     # What operators, and time, do.
 
     @rule(instance=instances, ahead=st.none() | st.integers(0, 1), returns=st.booleans())
@@ -242,29 +319,34 @@ class Fleet(RuleBasedStateMachine):
 
     @rule(instance=instances)
     def is_reset(self, instance: str) -> None:
-        if self.knows(instance):
+        if instance in self.gate.streams:
             self.reset(instance)
 
-    @rule(
-        instance=instances,
-        back=st.none() | st.integers(0, 2),
-        first=st.none() | st.integers(1, 4),
-        more=st.none() | st.integers(0, 3),
-    )
-    def loss_is_accepted(self, instance: str, back: int | None, first: int | None, more: int | None) -> None:
-        if self.knows(instance):
-            incarnation = None if back is None else max(self.streams[instance][0] - back, 0)
-            last = None if more is None else more + (first or 1)
-            self.accept_loss(instance, incarnation, first, last)
+    @rule(instance=instances, named=named)
+    def loss_is_accepted(self, instance: str, named: Named) -> None:
+        if instance in self.gate.streams:
+            self.accept_loss(instance, *self._range(instance, named))
 
     @rule(partition=partitions)
     def log_is_cut(self, partition: int) -> None:
         self.lose_tails(partition)
 
+    @rule()
+    def log_is_made_anew(self) -> None:
+        self.lose_log()
+
+    @rule()
+    def the_processor_is_killed_and_restored(self) -> None:
+        self.die_and_return()
+
     @rule(passed=st.sampled_from((0.0, 1.0, WINDOW)), watermark=st.integers(0, 14))
     def time_passes(self, passed: float, watermark: int) -> None:
         self.now += passed
         self.tick(float(100 + watermark))
+
+    def _range(self, instance: str, named: Named) -> tuple[int | None, int | None, int | None]:
+        incarnation = None if named.back is None else max(self.streams[instance][0] - named.back, 0)
+        return incarnation, named.first, None if named.more is None else named.more + (named.first or 1)
 
     def _entry(self, entry: Said, kind: EventType) -> CacheEventEntry:
         key = self.setting.pool[entry.key % len(self.setting.pool)]

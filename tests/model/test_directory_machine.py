@@ -16,10 +16,8 @@ from tests.model.machines import (
     INSTANCES,
     MODELS,
     SALTS,
-    SKEW,
     WINDOW,
     Fleet,
-    Sent,
     namespaces_of,
     neighbours,
     query_of,
@@ -67,35 +65,7 @@ class DirectoryMachine(Fleet):
         self.connect()
 
     def connect(self) -> None:
-        self.gate = Gate(Both(self.model, self.engine), WINDOW, self.setting.seekable)
-
-    def deliver(self, sent: Sent) -> None:
-        self.gate.offer(
-            sent.batch, sent.position, event_time=sent.event_time, generation=sent.generation, now=self.now
-        )
-
-    def drop_instance(self, instance_id: str, mark: dict[int, int] | None) -> None:
-        self.gate.drop_instance(instance_id, mark)
-
-    def register_instance(self, instance_id: str) -> None:
-        self.gate.register_instance(instance_id)
-
-    def reset(self, instance_id: str) -> None:
-        self.gate.reset(instance_id)
-
-    def accept_loss(
-        self, instance_id: str, incarnation: int | None, first: int | None, last: int | None
-    ) -> None:
-        self.gate.accept_loss(instance_id, incarnation, first, last)
-
-    def lose_tails(self, partition: int) -> None:
-        self.gate.lose_tails(partition, self.now)
-
-    def tick(self, watermark: float) -> None:
-        self.gate.tick(self.now, watermark, SKEW)
-
-    def knows(self, instance_id: str) -> bool:
-        return instance_id in self.gate.streams
+        self.gate = Gate(Both(self.model, self.engine), repair_window=WINDOW, seekable=self.setting.seekable)
 
     @rule(
         tier=st.none() | st.sampled_from(Tier),

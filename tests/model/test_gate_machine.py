@@ -2,38 +2,57 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from dataclasses import dataclass, field
 
+import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import invariant, precondition, rule
 
 from processor.batch import Admission
-from processor.ingest.broadcaster import Broadcaster
-from processor.ingest.gate import EventGate, IngestResult, Position
+from processor.ingest.broadcaster import EventConsumer
+from processor.ingest.gate import IngestResult
 from processor.ingest.stream import StreamStatus
-from tests.model.convert import event_batch
-from tests.model.gate import Admitted, Gate, Result, Stream
-from tests.model.machines import SKEW, WINDOW, Fleet, Sent, instances
+from tests.model.gate import Admitted, Gate, Refused, Result
+from tests.model.machines import WINDOW, Sent, instances
+from tests.model.stream import Stream
+from tests.model.two_gates import TwoGates
+
+
+@pytest.fixture(autouse=True)
+def _refusals_are_no_news(caplog: pytest.LogCaptureFixture) -> None:
+    """Thousands of tracebacks are slow to format."""
+    caplog.set_level(logging.CRITICAL, "processor.ingest.broadcaster")
+
 
 Heard = tuple[object, ...]
+LISTENERS = ("first", "second")
 
 
 @dataclass
 class Ears:
-    """What a consumer was told, and for whom it still keeps tombstones."""
+    """What a consumer was told, and for whom it still keeps tombstones; it may refuse what it is told."""
 
-    name: str = "ears"
+    name: str
     heard: list[Heard] = field(default_factory=list)
     waiting: set[str] = field(default_factory=set)
+    refuses: int = 0
+    """So many of the batches to come are refused."""
 
     def consume(self, admission: Admission) -> None:
+        self._refuse()
         batch = admission.batch
         self._note(
             (batch.instance_id, batch.incarnation, batch.seq, batch.event_type, len(batch.columns)),
             (batch.event_time, batch.generation, admission.epoch),
             (admission.repaired, admission.l1_void, admission.keep_tombstones, admission.keep_contents),
         )
+
+    def _refuse(self) -> None:
+        if self.refuses:
+            self.refuses -= 1
+            raise Refused
 
     def _note(self, name: Heard, stamp: tuple[float, int, int], flags: tuple[bool, bool, bool, bool]) -> None:
         self.heard.append((name, stamp, flags))
@@ -54,6 +73,7 @@ class ModelEars(Ears):
     """The same for the model's gate, which knows its batches as the contract has them."""
 
     def consume(self, admitted: Admitted) -> None:  # type: ignore[override]
+        self._refuse()
         batch = admitted.batch
         self._note(
             (batch.instance_id, batch.incarnation, batch.seq, batch.event_type, len(batch.entries)),
@@ -62,115 +82,69 @@ class ModelEars(Ears):
         )
 
 
-class TwoGates:
-    """The same events through both gates."""
-
-    def __init__(self, model: Gate, engine: EventGate) -> None:
-        self.model, self.engine = model, engine
-
-    def offer(self, sent: Sent, now: float) -> Result:
-        expected = self.model.offer(
-            sent.batch, sent.position, event_time=sent.event_time, generation=sent.generation, now=now
-        )
-        batch = event_batch(sent.batch, sent.event_time, sent.generation)
-        position = None if sent.position is None else Position(*sent.position)
-        assert self.engine.offer(batch, position) == expected.value
-        return expected
-
-
-class GateMachine(Fleet):
-    model: Gate
-    engine: EventGate
-
+class GateMachine(TwoGates):
     def start(self) -> None:
-        self.told, self.tells = ModelEars(), Ears()
-        self.model = Gate(self.told, WINDOW, self.setting.seekable)
-        self.engine = EventGate(
-            Broadcaster([self.tells]),
-            repair_window=WINDOW,
-            clock=lambda: self.now,
-            seekable=self.setting.seekable,
-        )
+        self.told = [ModelEars(name) for name in LISTENERS]
+        self.tells = [Ears(name) for name in LISTENERS]
+        self.gate = Gate(*self.told, repair_window=WINDOW, seekable=self.setting.seekable)
+        self.engine_gate = self.new_engine_gate()
         self.results: Counter[Result] = Counter()
-        self.gaps: set[str] = set()
-        self.turns = Counter({True: 0, False: 0})
 
-    def deliver(self, sent: Sent) -> None:
-        self.results[TwoGates(self.model, self.engine).offer(sent, self.now)] += 1
-        self.watch_gaps()
+    def consumers(self) -> list[EventConsumer]:
+        return list(self.tells)
 
-    def drop_instance(self, instance_id: str, mark: dict[int, int] | None) -> None:
-        known = self.knows(instance_id)
-        self.model.drop_instance(instance_id, mark)
-        assert self.engine.drop_instance(instance_id, mark) == known
-        self.watch_gaps()
+    def deliver(self, sent: Sent) -> Result:
+        result = super().deliver(sent)
+        self.results[result] += 1
+        return result
 
-    def register_instance(self, instance_id: str) -> None:
-        self.model.register_instance(instance_id)
-        self.engine.register_instance(instance_id)
+    def read_again(self, sent: Sent) -> Result:
+        result = super().read_again(sent)
+        self.results[result] += result is Result.REPAIRED
+        return result
 
-    def reset(self, instance_id: str) -> None:
-        self.model.reset(instance_id)
-        self.engine.reset(instance_id)
-        self.watch_gaps()
+    def die_and_return(self) -> None:
+        super().die_and_return()
+        self.results.clear()
 
-    def accept_loss(
-        self, instance_id: str, incarnation: int | None, first: int | None, last: int | None
-    ) -> None:
-        self.model.accept_loss(instance_id, incarnation, first, last)
-        status = self.engine.accept_loss(instance_id, incarnation, first, last)
-        assert status == self.engine.stream(instance_id)
-        self.watch_gaps()
-
-    def lose_tails(self, partition: int) -> None:
-        self.model.lose_tails(partition, self.now)
-        self.engine.lose_tails(partition)
-        self.watch_gaps()
-
-    def tick(self, watermark: float) -> None:
-        self.model.tick(self.now, watermark, SKEW)
-        self.engine.tick(self.now, watermark, SKEW)
-        self.watch_gaps()
-
-    def knows(self, instance_id: str) -> bool:
-        return instance_id in self.model.streams
-
-    def watch_gaps(self) -> None:
-        """Count how often a stream's flag turned; a call may turn several, each once."""
-        gaps = {name for name, stream in self.model.streams.items() if stream.gap_detected}
-        self.turns[True] += len(gaps - self.gaps)
-        self.turns[False] += len(self.gaps - gaps)
-        self.gaps = gaps
+    @rule(listener=st.integers(0, len(LISTENERS) - 1), batches=st.integers(0, 6))
+    def a_consumer_refuses_what_comes_next(self, listener: int, batches: int) -> None:
+        self.told[listener].refuses = self.tells[listener].refuses = batches
 
     @rule(gap=st.none() | st.booleans(), nobody=instances.map(lambda name: name + "?"))
     def streams_are_asked_for(self, gap: bool | None, nobody: str) -> None:
-        expected = [name for name, s in sorted(self.model.streams.items()) if gap in (None, s.gap_detected)]
-        assert [status.instance_id for status in self.engine.streams(gap)] == expected
-        assert self.engine.stream(nobody) is None
+        expected = [name for name, s in sorted(self.gate.streams.items()) if gap in (None, s.gap_detected)]
+        assert [status.instance_id for status in self.engine_gate.streams(gap)] == expected
+        assert self.engine_gate.stream(nobody) is None
 
     @precondition(lambda self: hasattr(self, "setting"))
     @invariant()
     def consumers_hear_the_same(self) -> None:
-        assert self.tells.heard == self.told.heard
-        assert self.tells.waiting == self.told.waiting
-        self.tells.heard.clear()
-        self.told.heard.clear()
+        for tells, told in zip(self.tells, self.told, strict=True):
+            assert tells.heard == told.heard
+            assert tells.waiting == told.waiting
+            assert tells.refuses == told.refuses
+            tells.heard.clear()
+            told.heard.clear()
 
     @precondition(lambda self: hasattr(self, "setting"))
     @invariant()
     def streams_show_the_same(self) -> None:
-        statuses = self.engine.streams()
-        assert [status.instance_id for status in statuses] == sorted(self.model.streams)
+        statuses = self.engine_gate.streams()
+        assert [status.instance_id for status in statuses] == sorted(self.gate.streams)
         for status in statuses:
-            assert_same_stream(self.model.streams[status.instance_id], status)
-            assert self.engine.stream(status.instance_id) == status
+            assert_same_stream(self.gate.streams[status.instance_id], status)
+            assert self.engine_gate.stream(status.instance_id) == status
 
     @precondition(lambda self: hasattr(self, "setting"))
     @invariant()
     def totals_are_the_same(self) -> None:
-        counters = self.engine.counters()
+        counters = self.engine_gate.counters()
         assert counters.batches == {result.value: self.results[Result(result)] for result in IngestResult}
-        assert (counters.gaps, counters.gaps_cleared) == (self.turns[True], self.turns[False])
+        assert (counters.gaps, counters.gaps_cleared) == (
+            self.gate.gaps,
+            self.gate.gaps_cleared,
+        )
 
 
 def assert_same_stream(model: Stream, status: StreamStatus) -> None:

@@ -2,54 +2,27 @@
 
 from __future__ import annotations
 
-from processor.ingest.broadcaster import Broadcaster
-from processor.ingest.gate import EventGate
+from hypothesis.stateful import invariant, precondition
+
+from processor.ingest.broadcaster import EventConsumer
 from tests.model.gate import Gate
-from tests.model.machines import SKEW, WINDOW, Sent
+from tests.model.machines import WINDOW
 from tests.model.test_directory_machine import DirectoryMachine
-from tests.model.test_gate_machine import TwoGates
+from tests.model.two_gates import TwoGates
 
 
-class ProcessorMachine(DirectoryMachine):
+class ProcessorMachine(TwoGates, DirectoryMachine):
     def connect(self) -> None:
-        self.gate = Gate(self.model, WINDOW, self.setting.seekable)
-        self.broadcaster = Broadcaster([self.engine])
-        self.engine_gate = EventGate(
-            self.broadcaster,
-            repair_window=WINDOW,
-            clock=lambda: self.now,
-            seekable=self.setting.seekable,
-        )
+        self.gate = Gate(self.model, repair_window=WINDOW, seekable=self.setting.seekable)
+        self.engine_gate = self.new_engine_gate()
 
-    def deliver(self, sent: Sent) -> None:
-        TwoGates(self.gate, self.engine_gate).offer(sent, self.now)
+    def consumers(self) -> list[EventConsumer]:
+        return [self.engine]
+
+    @precondition(lambda self: hasattr(self, "setting"))
+    @invariant()
+    def nothing_fails(self) -> None:
         assert not self.broadcaster.failures
-
-    def drop_instance(self, instance_id: str, mark: dict[int, int] | None) -> None:
-        super().drop_instance(instance_id, mark)
-        self.engine_gate.drop_instance(instance_id, mark)
-
-    def register_instance(self, instance_id: str) -> None:
-        super().register_instance(instance_id)
-        self.engine_gate.register_instance(instance_id)
-
-    def reset(self, instance_id: str) -> None:
-        super().reset(instance_id)
-        self.engine_gate.reset(instance_id)
-
-    def accept_loss(
-        self, instance_id: str, incarnation: int | None, first: int | None, last: int | None
-    ) -> None:
-        super().accept_loss(instance_id, incarnation, first, last)
-        self.engine_gate.accept_loss(instance_id, incarnation, first, last)
-
-    def lose_tails(self, partition: int) -> None:
-        super().lose_tails(partition)
-        self.engine_gate.lose_tails(partition)
-
-    def tick(self, watermark: float) -> None:
-        super().tick(watermark)
-        self.engine_gate.tick(self.now, watermark, SKEW)
 
 
 TestProcessor = ProcessorMachine.TestCase
