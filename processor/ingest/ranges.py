@@ -143,9 +143,13 @@ class SeqRange:
         return replace(self, first=first, last=last, absent=absent)
 
     def joins(self, other: SeqRange) -> bool:
-        """`other` begins where this one ends and has come to the same point of its life."""
+        """`other` begins where this one ends and has come to the same point of its life.
+
+        A tail joins nothing: how many batches it lacks is not known, and what is known is counted.
+        """
         return (
             self.last is not None
+            and other.last is not None
             and self.last + 1 == other.first
             and self.incarnation == other.incarnation
             and self.state is other.state

@@ -167,6 +167,8 @@ class Repairs:
         cursor = self._ledger.cursors.get(batch.instance_id)
         if cursor is None or self._ledger.departed(batch.instance_id, position):
             return IngestResult.STALE
+        if batch.incarnation == cursor.incarnation and batch.seq > cursor.last_seq:
+            return IngestResult.DUPLICATE  # a lost tail may hold it, but live reading is still to come to it
         held = cursor.ranges.repair(batch.incarnation, batch.seq) if cursor.ranges.open else None
         if (
             held is None
@@ -186,6 +188,5 @@ class Repairs:
 
     def _apply_again(self, cursor: Cursor, batch: EventBatch) -> None:
         epoch = cursor.epoch_of(batch.incarnation)
-        beyond = batch.incarnation == cursor.incarnation and batch.seq > cursor.last_seq
-        if epoch is not None and not beyond and batch.event_type in _STATE_CHANGES:
+        if epoch is not None and batch.event_type in _STATE_CHANGES:
             self._ledger.apply_again(cursor, batch, epoch)

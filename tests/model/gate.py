@@ -134,12 +134,13 @@ class Gate:
         stream = self.streams.get(batch.instance_id)
         if stream is None or self._departed(batch.instance_id, position):
             return Result.STALE
+        if batch.incarnation == stream.incarnation and batch.seq > stream.last_seq:
+            return Result.DUPLICATE
         hole = stream.take(*name)
         if hole is None and stream.reapply is not None and name >= stream.reapply:
             hole = stream.take(*name, closed=True)
             epoch = {**stream.past, stream.incarnation: stream.epoch}.get(batch.incarnation)
-            was_read = batch.incarnation < stream.incarnation or batch.seq <= stream.last_seq
-            if hole is None and epoch is not None and was_read and batch.event_type in ("store", "delete"):
+            if hole is None and epoch is not None and batch.event_type in ("store", "delete"):
                 again = self._admitted(stream, batch, event_time, generation, epoch, True)
                 self._hand_out(again, self.consumers)
         if hole is None:

@@ -92,6 +92,15 @@ def test_a_tail_gets_its_end_and_an_empty_one_goes_without_trace() -> None:
     assert len(held) == held.open == 0
 
 
+def test_what_is_lost_before_a_tail_is_counted_though_the_tail_is_not() -> None:
+    before = LossReason.BEFORE_LOG
+    held = RangeSet([SeqRange(3, 1, 7, 7, RangeState.LOST, before)])
+    held.add(SeqRange(3, 1, 8, None, RangeState.LOST, before))
+    assert [one.batches for one in held] == [1, 0]
+    held.end_tail(3, 9)
+    assert [(one.first, one.last) for one in held] == [(7, 7), (8, 9)]
+
+
 def test_a_late_batch_repairs_a_tail_whose_end_is_not_known() -> None:
     held = RangeSet([SeqRange(3, 1, 8, None, RangeState.LOST, LossReason.BEFORE_LOG)])
     assert held.repair(3, 10) is not None

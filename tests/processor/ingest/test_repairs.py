@@ -78,6 +78,15 @@ def test_replay_fills_what_is_open_and_nothing_else(bench: Bench) -> None:
     assert bench.gate.stream("nobody") is None
 
 
+def test_what_live_reading_is_still_to_come_to_is_not_taken_out_of_a_lost_tail(bench: Bench) -> None:
+    bench.offer(1)
+    bench.gate.lose_tails(0)
+    assert bench.repairs.offer(batch(3), HERE) is DUPLICATE
+    bench.offer(3)
+    assert bench.recorder.seqs == [1, 3]
+    assert bench.repairs.offer(batch(2), HERE) is REPAIRED
+
+
 def test_reading_again_proves_no_conflict(bench: Bench) -> None:
     bench.offer(1, 2)
     bench.offer(1, 3, incarnation=2)
