@@ -11,10 +11,13 @@ T = TypeVar("T")
 POLL_INTERVAL = 0.01  # seconds
 
 
-def wait_for(predicate: Callable[[], T], timeout: float = 10.0, what: str = "") -> T:
+def wait_for(
+    predicate: Callable[[], T], timeout: float = 10.0, what: str = "", *, interval: float = POLL_INTERVAL
+) -> T:
     """The first true value of `predicate`, asked until then; AssertionError once `timeout` seconds are over.
 
-    `what` names the condition in that error; without it, the last value of `predicate` stands there.
+    `what` names the condition in that error; without it, the last value of `predicate` stands there. An
+    `interval` of 0 is for conditions that soon pass again.
     """
     deadline = time.monotonic() + timeout
     while True:
@@ -23,4 +26,4 @@ def wait_for(predicate: Callable[[], T], timeout: float = 10.0, what: str = "") 
             return value
         if time.monotonic() > deadline:
             raise AssertionError(f"not within {timeout:g} s: {what or f'last value {value!r}'}")
-        time.sleep(POLL_INTERVAL)
+        time.sleep(interval)

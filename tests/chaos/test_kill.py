@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import random
 import signal
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -17,36 +18,88 @@ from processor.durability.inspection import inspect
 from producer.sinks.kafka import KafkaSink
 from tests.brokers import RunningBroker
 from tests.chaos.fleet import CHUNK, ROUNDS, SEED, Fleet, check, progress
-from tests.e2e.processes import Process, server
+from tests.e2e.processes import START_TIMEOUT, Process, server, starting
 from tests.e2e.test_processor import kafka, metric, ready
 from tests.waiting import wait_for
 
+Moment = Callable[[Process, Client], bool]
+"""Waits until a server that has begun to listen is there; whether it was caught in the act."""
+
 
 class Killer:
-    """Kills a server at a moment of its own choice."""
+    """Chooses the moments to kill a server at, each as often as the others.
 
-    def __init__(self, seed: int, checkpoints: Path) -> None:
+    Attributes:
+        caught: how often a server was killed in the very act that a moment is named after.
+    """
+
+    def __init__(self, seed: int, checkpoints: Path, fleet: Fleet) -> None:
+        self.caught: Counter[str] = Counter()
         self._random = random.Random(seed)
         self._checkpoints = checkpoints
-
-    def choose(self) -> Callable[[Process, Client, Fleet], None]:
-        return self._random.choice(
-            [self.while_it_starts, self.while_it_writes, self.after_a_checkpoint, self.while_it_reads]
+        self._fleet = fleet
+        self.moments: tuple[Moment, ...] = (
+            self.while_kernels_load,
+            self.while_it_restores,
+            self.once_it_serves,
+            self.while_it_reads,
+            self.while_it_writes,
+            self.after_a_checkpoint,
+            self.while_it_ends,
         )
 
-    def while_it_starts(self, process: Process, client: Client, fleet: Fleet) -> None:
-        """At once: it listens, and has hardly read anything."""
+    def choose(self) -> Iterator[Moment]:
+        yield self.after_a_checkpoint  # so that there is something to restore
+        while True:
+            yield from self._random.sample(self.moments, len(self.moments))
 
-    def while_it_writes(self, process: Process, client: Client, fleet: Fleet) -> None:
-        wait_for(lambda: self._names("writing-"), 60, "no checkpoint is begun")
+    def kill(self, moment: Moment, process: Process, client: Client) -> None:
+        caught = moment(process, client)
+        process.process.send_signal(signal.SIGKILL)
+        # One that was faster has ended by itself.
+        self.caught[moment.__name__] += caught and process.process.wait() == -signal.SIGKILL
 
-    def after_a_checkpoint(self, process: Process, client: Client, fleet: Fleet) -> None:
+    def while_kernels_load(self, process: Process, client: Client) -> bool:
+        return not process.serves()
+
+    def while_it_restores(self, process: Process, client: Client) -> bool:
+        def seen() -> str:
+            (reason, *_) = client.not_ready() or ["ready"]
+            return "" if "kernels" in reason or reason == "starting" else reason
+
+        return "restoring" in wait_for(seen, START_TIMEOUT, "it does not restore", interval=0)
+
+    def once_it_serves(self, process: Process, client: Client) -> bool:
+        return wait_for(process.serves, START_TIMEOUT, "the server does not serve")
+
+    def while_it_reads(self, process: Process, client: Client) -> bool:
+        self.once_it_serves(process, client)
+        goal = self._fleet.sent["a"] + self._random.randint(1, 100)
+        return wait_for(lambda: (progress(client) or {}).get("a", 0) >= goal, 60, "the stream is not read")
+
+    def while_it_writes(self, process: Process, client: Client) -> bool:
+        self.once_it_serves(process, client)
+        return bool(wait_for(lambda: self._names("writing-"), 60, "no checkpoint is begun", interval=0))
+
+    def after_a_checkpoint(self, process: Process, client: Client) -> bool:
+        self.once_it_serves(process, client)
         before = self._names("checkpoint-")
-        wait_for(lambda: self._names("checkpoint-") - before, 60, "no checkpoint is finished")
+        return bool(wait_for(lambda: self._names("checkpoint-") - before, 60, "no checkpoint is finished"))
 
-    def while_it_reads(self, process: Process, client: Client, fleet: Fleet) -> None:
-        goal = fleet.sent["a"] + self._random.randint(1, 100)
-        wait_for(lambda: (progress(client) or {}).get("a", 0) >= goal, 60, "the stream is not read")
+    def while_it_ends(self, process: Process, client: Client) -> bool:
+        """It has been told to end, answers no more and writes its last checkpoint."""
+        self.while_it_reads(process, client)
+        process.process.send_signal(signal.SIGTERM)
+        wait_for(lambda: "Finished server process" in "".join(process.lines), 20, "it does not end")
+        before = self._names("writing-")
+        return bool(
+            wait_for(
+                lambda: self._names("writing-") - before or process.process.poll() is not None,
+                20,
+                "it writes no last checkpoint",
+                interval=0,
+            )
+        )
 
     def _names(self, prefix: str) -> set[str]:
         return {path.name for path in self._checkpoints.glob(f"{prefix}*")}
@@ -62,21 +115,21 @@ def test_whenever_it_is_killed_it_comes_back_to_what_the_model_says(
         *("--event-transport", "kafka", *kafka(kafka_broker, topic), "--chunk-size", str(CHUNK)),
         *("--enable-blend-lookup", "--checkpoint-path", str(state), "--checkpoint-interval", "0.2"),
     ]
-    fleet, killer = Fleet(KafkaSink(kafka_broker.bootstrap, topic)), Killer(SEED, state)
+    fleet = Fleet(KafkaSink(kafka_broker.bootstrap, topic))
+    killer = Killer(SEED, state, fleet)
     fleet.start()
-    restored = 0
     try:
-        for round in range(ROUNDS):
-            with server(*arguments) as (process, client):
-                killer.choose()(process, client, fleet)
-                process.process.send_signal(signal.SIGKILL)
-                process.process.wait()
-            restored += "restored" in "".join(process.lines)
-            assert "damaged" not in "".join(process.lines), f"round {round}"
+        for number, moment in zip(range(ROUNDS), killer.choose(), strict=False):
+            with starting(*arguments) as (process, client):
+                killer.kill(moment, process, client)
+            said = "".join(process.lines)
+            assert "damaged" not in said, f"round {number}"
+            assert number == 0 or not process.serves() or "restored" in said, f"round {number}"
     finally:
         fleet.stop()
     assert fleet.refused == []
-    assert restored >= ROUNDS // 2
+    if len(killer.moments) <= ROUNDS:
+        assert (+killer.caught).keys() == {moment.__name__ for moment in killer.moments}
     with server(*arguments) as (process, client):
         wait_for(lambda: ready(client), 60, "the server is ready")
         wait_for(lambda: progress(client) == fleet.sent, 60, "all is read")
