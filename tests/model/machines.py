@@ -339,10 +339,15 @@ class Fleet(RuleBasedStateMachine):
     def the_processor_is_killed_and_restored(self) -> None:
         self.die_and_return()
 
-    @rule(passed=st.sampled_from((0.0, 1.0, WINDOW)), watermark=st.integers(0, 14))
-    def time_passes(self, passed: float, watermark: int) -> None:
+    @rule(
+        passed=st.sampled_from((0.0, 1.0, WINDOW)),
+        watermark=st.integers(0, 14),
+        ticks=st.sampled_from((1, 1, 5)),
+    )
+    def time_passes(self, passed: float, watermark: int, ticks: int) -> None:
         self.now += passed
-        self.tick(float(100 + watermark))
+        for _ in range(ticks):
+            self.tick(float(100 + watermark))
 
     def _range(self, instance: str, named: Named) -> tuple[int | None, int | None, int | None]:
         incarnation = None if named.back is None else max(self.streams[instance][0] - named.back, 0)
