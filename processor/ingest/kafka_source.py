@@ -32,6 +32,7 @@ from processor.ingest.records import Drain, RecordReader, position_of
 from processor.ingest.replay import Replayer
 from processor.ingest.scanner import Scanner
 from processor.ingest.search import Knowledge
+from processor.ingest.skipped import SkippedRecords
 from processor.ingest.source import Mark, Position, ReplayCapability, SourceStatus
 from processor.ingest.stream import ReplayStatus
 from producer.throttle import Throttle
@@ -46,6 +47,10 @@ REFRESH_INTERVAL = 10.0
 """Seconds from one look at the topic's partitions to the next."""
 END_INTERVAL = 0.2
 """Seconds from one look at the ends that the broker has sent along to the next."""
+SILENCE = 2.0
+"""Seconds without a message after which the broker is asked whether it is still there: with the time that it
+has to answer, a broker that hangs is noticed within five seconds.
+"""
 RETRY_INTERVAL = 1.0
 """Seconds from one attempt to reach the broker or the topic to the next."""
 
@@ -71,6 +76,7 @@ class KafkaEventSource:
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.offsets = OffsetIndex()
+        self._skipped = SkippedRecords()
         self._gate = gate
         self._reader = RecordReader(decoder, clock)
         self._settings = settings
@@ -148,6 +154,7 @@ class KafkaEventSource:
             "positions": capture_mark(self.positions() if positions is None else positions),
             "began": capture_mark(self._progress.began),
             "offsets": self.offsets.capture(),
+            "skipped": self._skipped.capture(),
         }
 
     def restore(self, data: Mapping[str, Any]) -> None:
@@ -160,6 +167,7 @@ class KafkaEventSource:
         """
         log_id = LogId(str(data["cluster_id"]), str(data["topic_id"]))
         progress = LogProgress(restore_mark(data["positions"]), restore_mark(data["began"]))
+        self._skipped.restore(data.get("skipped", []))  # not kept by the first versions
         self.offsets.restore(data["offsets"])
         self._log_id, self._progress = log_id, progress
 
@@ -186,7 +194,8 @@ class KafkaEventSource:
 
     def knowledge(self) -> Knowledge:
         """What is known of where batches stand."""
-        return Knowledge(self._progress.began, self.offsets.before, self.offsets.first, self._may_hide)
+        hides = self._skipped.may_hide
+        return Knowledge(self._progress.began, self.offsets.before, self.offsets.first, hides)
 
     def replay(
         self,
@@ -217,9 +226,6 @@ class KafkaEventSource:
         """
         return self._topic is not None and self._topic.commit(positions, self._trouble, REQUEST_TIMEOUT)
 
-    def _may_hide(self, instance_id: str, partition: int) -> bool:
-        return self._dead_letters is None or self._dead_letters.may_hide(instance_id.encode(), partition)
-
     def _run(self) -> None:
         while not self._ending.is_set():
             try:
@@ -241,7 +247,7 @@ class KafkaEventSource:
             self._assign(consumer, partitions)
             self._start_replay()
             refresh = time.monotonic() + REFRESH_INTERVAL
-            look = 0.0
+            look, heard = 0.0, time.monotonic()
             while not self._ending.is_set():
                 message = consumer.poll(POLL_TIMEOUT)
                 if message is not None:
@@ -249,6 +255,11 @@ class KafkaEventSource:
                     for further in consumer.consume(self._drain.size(), timeout=0):
                         self._take(consumer, further)
                 now = time.monotonic()
+                if message is not None:
+                    heard = now
+                elif now >= heard + SILENCE and self._trouble is None:
+                    self._notice_silence()
+                    heard = now = time.monotonic()
                 if now >= look:
                     self._refresh_ends(consumer)
                     look = now + END_INTERVAL
@@ -297,6 +308,14 @@ class KafkaEventSource:
         self._gate.lose_log()
         self._log_id, self._progress = log_id, LogProgress()
         self.offsets.clear()
+        self._skipped.clear()
+
+    def _notice_silence(self) -> None:
+        assert self._topic is not None
+        try:
+            self._topic.partitions(REQUEST_TIMEOUT)
+        except KafkaException as error:
+            self._note_trouble(reason_of(error))
 
     def _notice_new_partitions(self, consumer: Consumer) -> None:
         read = self._progress
@@ -384,6 +403,7 @@ class KafkaEventSource:
         try:
             batches = self._reader.read(message)
         except DecodeError as error:
+            self._skipped.add(message.key(), position.partition)
             self._dead_letters.add(message, str(error))
             return
         self._gate.offer_all(batches, position)

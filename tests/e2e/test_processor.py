@@ -12,11 +12,14 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from api.client import Client, ServerUnavailable
 from api.synthetic import Synthetic
+from deploy.broker import create_topic, make_broker
 from producer.sinks.kafka import KafkaSink
 from tests.brokers import RunningBroker
 from tests.e2e.processes import BLENDSTREAM, blendstream, environment, server
 from tests.waiting import wait_for
 
+NOTICED = 7.0
+"""Seconds within which a broker that hangs must show: about five, on a machine that does nothing else."""
 MADE = Synthetic("synthetic-1", 1, batches=8, chunks=4, chunk_size=256, world_size=2)
 EMIT = [
     *("--synthetic", str(MADE.batches), "--chunks", str(MADE.chunks), "--chunk-size", str(MADE.chunk_size)),
@@ -287,4 +290,22 @@ def test_a_server_without_its_broker_starts_says_so_and_stops_within_seconds() -
     ):
         wait_for(lambda: any("127.0.0.1:1" in reason for reason in client.not_ready()))
         assert client.stats().num_keys == 0
+        assert process.terminate() == 0
+
+
+def test_a_broker_that_hangs_is_noticed_within_seconds_and_holds_up_no_stop() -> None:
+    with (
+        make_broker("embedded") as broker,
+        server("--event-transport", "kafka", "--kafka-bootstrap-servers", broker.bootstrap) as (
+            process,
+            client,
+        ),
+    ):
+        create_topic(broker.bootstrap, "lmcache-cache-events")
+        client.wait_until_ready(30)
+        broker.pause()
+        wait_for(lambda: any(broker.bootstrap in reason for reason in client.not_ready()), NOTICED)
+        broker.resume()
+        client.wait_until_ready(30)
+        broker.pause()
         assert process.terminate() == 0
