@@ -6,6 +6,8 @@ thousandth. What happened is counted elsewhere; this only spares the log.
 
 from __future__ import annotations
 
+import logging
+import re
 import time
 from collections.abc import Callable, Hashable
 from typing import Final
@@ -14,6 +16,11 @@ LOG_INTERVAL: Final = 60.0
 """Seconds between two log lines on the same trouble."""
 MAX_KEYS: Final = 4_096
 """Troubles remembered; with more, all are forgotten, and may be told of again."""
+
+_CLIENT_FORMAT: Final = "%s [%s] %s"
+"""How confluent-kafka hands on a line: what it is about, the client's name, the text."""
+_PASSING: Final = re.compile(r"\[[^]]*#(consumer|producer)-\d+\]|\(after .*$")
+"""What differs between two lines on one trouble: which of our clients, in turn, and for how long."""
 
 
 class Throttle:
@@ -39,3 +46,21 @@ class Throttle:
             self._last.clear()
         self._last[key] = now
         return True
+
+
+class ClientThrottle(logging.Filter):
+    """Lets each trouble of librdkafka's through once an interval; for the logger that is given to a client.
+
+    A client without a broker tries to connect twenty times a second, and says so each time: since it begins
+    anew with its bootstrap servers, its own back-off and its own restraint in logging never come to bear.
+    """
+
+    def __init__(self, throttle: Throttle | None = None) -> None:
+        super().__init__()
+        self._throttle = throttle or Throttle()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether the record is not a repetition."""
+        if record.msg != _CLIENT_FORMAT:
+            return True
+        return self._throttle.due(_PASSING.sub("", record.getMessage()))

@@ -18,6 +18,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
 from producer.events import CacheEventBatch
 from producer.sinks.protocol import PublishError
+from producer.throttle import ClientThrottle
 from producer.wire import Wire, encode_batch, envelope
 
 DEFAULT_TOPIC: Final = "lmcache-cache-events"
@@ -40,6 +41,7 @@ GUARANTEES: Final[Mapping[str, tuple[str, ...]]] = {
 """Settings that the stream's order and completeness rest on: the values they may be given, ours first."""
 
 logger = logging.getLogger(__name__)
+logger.addFilter(ClientThrottle())
 
 
 class KafkaSink:

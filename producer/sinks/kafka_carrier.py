@@ -17,6 +17,7 @@ from confluent_kafka import KafkaError, KafkaException, Message
 from producer.events import CacheEventBatch
 from producer.sinks.kafka import DEFAULT_TOPIC, DEFAULTS, GUARANTEES, give_up, kafka_settings, new_producer
 from producer.sinks.protocol import Answer
+from producer.throttle import ClientThrottle
 from producer.wire import Wire, encode_batch, envelope
 
 CARRIER_DEFAULTS: Final[Mapping[str, str | int]] = {
@@ -37,6 +38,7 @@ _NEVER_TAKEN: Final = frozenset(
 )
 
 logger = logging.getLogger(__name__)
+logger.addFilter(ClientThrottle())
 # librdkafka warns of this setting with every producer, for being new.
 logger.addFilter(lambda record: "enable.gapless.guarantee is experimental" not in record.getMessage())
 
