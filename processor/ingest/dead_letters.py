@@ -1,7 +1,7 @@
 """Records that cannot be decoded: counted, told of, and copied to a topic of their own if there is one.
 
-Their place in the stream shows up as a gap, so nothing is lost in silence; what is kept here is for whoever
-has to find out why.
+Their place in the stream shows up as a gap, so nothing is lost in silence; this is for whoever has to find
+out why.
 """
 
 from __future__ import annotations
@@ -12,12 +12,11 @@ from typing import Any
 
 from confluent_kafka import KafkaError, KafkaException, Message, Producer
 
+from processor.ingest.kafka_settings import client_logger
 from producer.throttle import Throttle
 
 logger = logging.getLogger(__name__)
 
-MAX_PLACES = 4096
-"""Emitters and partitions of which it is known that some record was skipped."""
 FLUSH_TIMEOUT = 2.0
 """Seconds that `close` waits for copies under way."""
 
@@ -39,14 +38,13 @@ class DeadLetters:
         self.lost = 0
         self._topic = topic
         self._throttle = Throttle()
-        self._places: set[tuple[bytes | None, int | None]] = set()
-        self._producer = Producer({**settings, "error_cb": _log_error}, logger=logger) if topic else None
+        self._producer: Producer | None = None
+        if topic:
+            self._producer = Producer({**settings, "error_cb": self._on_error}, logger=client_logger)
 
     def add(self, message: Message, reason: str) -> None:
         """Count a record, log it unless its emitter was logged within the minute, and copy it."""
         self.count += 1
-        if len(self._places) < MAX_PLACES:
-            self._places.add((message.key(), message.partition()))
         key = message.key() or b""
         if self._throttle.due(key):
             place = f"{message.topic()}[{message.partition()}]@{message.offset()}"
@@ -55,11 +53,6 @@ class DeadLetters:
             )
         if self._producer is not None:
             self._copy(self._producer, message, reason)
-
-    def may_hide(self, key: bytes, partition: int) -> bool:
-        """Whether a record skipped on `partition` may have been one with that key."""
-        places = self._places
-        return len(places) >= MAX_PLACES or (key, partition) in places or (None, partition) in places
 
     def close(self) -> None:
         """Wait a moment for copies under way."""
@@ -91,6 +84,6 @@ class DeadLetters:
         if self.lost == 1:
             logger.warning("topic %r did not take a dead letter: %s", self._topic, reason)
 
-
-def _log_error(error: KafkaError) -> None:
-    logger.warning("the producer of dead letters reports: %s", error)
+    def _on_error(self, error: KafkaError) -> None:
+        if self._throttle.due(error.code()):
+            logger.warning("the producer of dead letters reports: %s", error)

@@ -1,4 +1,4 @@
-"""Undecodable records: what is told of them, and where they may have taken a batch's place."""
+"""Undecodable records: what is told of them, and where their copies go."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import logging
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
-from processor.ingest import dead_letters
 from processor.ingest.dead_letters import DeadLetters
 from tests.brokers import RunningBroker
 from tests.processor.ingest.messages import message
@@ -29,31 +28,6 @@ def test_every_record_counts_and_each_emitter_is_logged_once_with_its_place(
     first, second = [record.getMessage() for record in caplog.records]
     assert "events[2]@9 of b'server-1'" in first and "is cut off" in first
     assert "b'server-2'" in second
-
-
-def test_a_record_may_have_been_one_of_the_emitter_its_key_names_on_its_partition(
-    letters: DeadLetters,
-) -> None:
-    letters.add(message(b"{", partition=2), "")
-    assert letters.may_hide(b"server-1", 2)
-    assert not letters.may_hide(b"server-1", 1)
-    assert not letters.may_hide(b"server-2", 2)
-
-
-def test_a_record_without_a_key_may_have_been_anyones(letters: DeadLetters) -> None:
-    letters.add(message(b"{", None, partition=2), "")
-    assert letters.may_hide(b"server-2", 2)
-    assert not letters.may_hide(b"server-2", 1)
-
-
-def test_past_so_many_places_nothing_is_ruled_out(
-    letters: DeadLetters, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(dead_letters, "MAX_PLACES", 2)
-    letters.add(message(b"{", b"a"), "")
-    assert not letters.may_hide(b"c", 5)
-    letters.add(message(b"{", b"b"), "")
-    assert letters.may_hide(b"c", 5)
 
 
 def test_closing_waits_for_the_copies_under_way(kafka_broker: RunningBroker, topic: str) -> None:
