@@ -9,28 +9,11 @@ from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException
 
-from producer.throttle import Throttle
-
-
-class OncePerKind(logging.Filter):
-    """Lets librdkafka's lines of one kind pass once a minute: a broker that is away makes dozens a second.
-
-    Of one kind are lines of the same level and facility (`FAIL`, `MAXPOLL`), from clients of one name.
-    """
-
-    def __init__(self, throttle: Throttle | None = None) -> None:
-        super().__init__()
-        self._throttle = throttle or Throttle()
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        """Whether the line is to be logged."""
-        facility, client, *_ = record.args if isinstance(record.args, tuple) and record.args else ("", "")
-        return self._throttle.due((record.levelno, facility, str(client).partition("#")[0]))
-
+from producer.throttle import ClientThrottle
 
 client_logger = logging.getLogger("processor.ingest.kafka_source.client")
-"""What librdkafka itself has to say."""
-client_logger.addFilter(OncePerKind())
+"""What librdkafka itself has to say, each trouble once a minute."""
+client_logger.addFilter(ClientThrottle())
 
 REQUEST_TIMEOUT = 3.0
 """Seconds until a question to the broker counts as unanswered."""

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import logging
-
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
 from processor.ingest import kafka_settings
-from processor.ingest.kafka_settings import KafkaSettings, OncePerKind, reason_of
-from producer.throttle import Throttle
+from processor.ingest.kafka_settings import KafkaSettings, reason_of
 from tests.waiting import wait_for
 
 
@@ -65,27 +62,6 @@ def test_the_reason_of_an_error_is_what_the_client_says() -> None:
     assert (
         reason_of(KafkaException(KafkaError(KafkaError._TIMED_OUT, "it took too long"))) == "it took too long"
     )
-
-
-def test_librdkafka_s_lines_pass_once_a_minute_and_kind(caplog: pytest.LogCaptureFixture) -> None:
-    now = 0.0
-    log = logging.getLogger("test.client")
-    log.addFilter(OncePerKind(Throttle(clock=lambda: now)))
-    line = "%s [%s] %s"
-    with caplog.at_level(logging.INFO, "test.client"):
-        for number in range(3):
-            log.error(line, "FAIL", f"blendstream#consumer-{number}", "connection refused")
-        assert len(caplog.records) == 1, "a new consumer has no more to say than the one before"
-        log.error(line, "FAIL", "blendstream-replay#consumer-9", "connection refused")
-        log.error(line, "MAXPOLL", "blendstream#consumer-1", "too slow")
-        log.warning(line, "FAIL", "blendstream#consumer-1", "disconnected")
-        assert len(caplog.records) == 4
-        log.error("something else")
-        log.error("something else")
-        assert len(caplog.records) == 5
-        now = 60.0
-        log.error(line, "FAIL", "blendstream#consumer-7", "connection refused")
-        assert len(caplog.records) == 6
 
 
 def test_a_broker_that_is_away_is_not_told_of_again_and_again(caplog: pytest.LogCaptureFixture) -> None:
