@@ -260,11 +260,14 @@ class RangeSet:
     def accept(self, incarnation: int | None, first: int, last: int | None, *, closed: bool) -> None:
         """Drop what lies between `first` and `last` (None: without end), of one incarnation or (None) of all.
 
-        Closed ranges go only if `closed` says so.
+        Closed ranges go only if `closed` says so. A tail goes whole or not at all: no number of it is known
+        to be lost before the next batch has come.
         """
         for index in self._meeting(incarnation, first, last):
-            if closed or self._ranges[index].is_open:
-                self._move(index, first, last, RangeEvent.ACCEPTED, self._ranges[index].since)
+            held = self._ranges[index]
+            part_of_tail = held.last is None and (last is not None or first > held.first)
+            if not part_of_tail and (closed or held.is_open):
+                self._move(index, first, last, RangeEvent.ACCEPTED, held.since)
         self._trim(0.0)
 
     def note_ends(self, ends: Mark, asked: float) -> None:

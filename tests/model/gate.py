@@ -221,12 +221,9 @@ class Gate:
         stream = self.streams[instance_id]
         named = (incarnation, first, last) != (None, None, None)
         for number, tail in list(stream.tails.items()):
-            if (tail.open or named) and incarnation in (None, number):
-                if last is not None:
-                    stream.cut(number, last + 1)
-                else:
-                    stream.cut(number, 1 if first is None else first)
-                    del stream.tails[number]
+            whole = last is None and (first or 1) <= tail.seq
+            if whole and (tail.open or named) and incarnation in (None, number):
+                del stream.tails[number]
         for name, hole in list(stream.holes.items()):
             if (
                 (hole.open or named)

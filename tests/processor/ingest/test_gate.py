@@ -409,6 +409,21 @@ def test_a_log_cut_where_it_was_read_leaves_a_lost_range_that_the_next_batch_end
     assert bench.gate.offer(batch(3), Position(1, 9)) is REPAIRED
 
 
+@pytest.mark.parametrize(
+    ("first", "last", "goes"), [(3, None, False), (2, 9, False), (2, None, True), (None, None, True)]
+)
+def test_a_lost_range_without_an_end_is_accepted_whole_or_not_at_all(
+    bench: Bench, first: int | None, last: int | None, goes: bool
+) -> None:
+    bench.gate.offer(batch(1), Position(0, 0))
+    bench.gate.lose_tails(0)
+    assert (bench.gate.accept_loss("server-1", first=first, last=last).lost == []) is goes
+    bench.gate.offer(batch(4), Position(0, 9))
+    status = bench.stream()
+    assert [*status.missing, *((lost.first, lost.last) for lost in status.lost)] == [(2, 3)]
+    assert [bench.gate.offer(batch(seq)) for seq in (2, 2)] == [REPAIRED, DUPLICATE]
+
+
 def test_a_log_cut_where_nothing_was_lost_leaves_no_trace(bench: Bench) -> None:
     bench.gate.offer(batch(1), Position(0, 0))
     bench.gate.lose_tails(0)
