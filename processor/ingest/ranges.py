@@ -76,6 +76,7 @@ class LossReason(StrEnum):
 
     NEVER_PRODUCED = "never_produced"
     BEFORE_LOG = "before_log"
+    DEPARTED = "departed"
     UNDECODABLE = "undecodable"
     CONSUMER_FAILED = "consumer_failed"
     NO_LOG = "no_log"

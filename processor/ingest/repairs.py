@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from processor.batch import EventBatch
 from processor.ingest.ledger import Ledger
@@ -36,12 +36,14 @@ class Gap:
     Attributes:
         wanted: ranges to search for.
         heard: the partitions that the stream was heard on.
+        mark: of the instance's last departure; what the log holds before it is not the stream's any more.
         reapply: what is to be put through again, None if nothing.
     """
 
     instance_id: str
     wanted: tuple[SeqRange, ...]
     heard: frozenset[int]
+    mark: Mark
     reapply: Reapplication | None
 
 
@@ -94,7 +96,7 @@ class Repairs:
                 cursor.reapply = Reapplication(*begin)
                 self._ledger.reconcile(cursor)
             wanted = tuple(held for held in gap.wanted if held.is_open)
-            return Gap(instance_id, wanted, gap.heard, cursor.reapply)
+            return replace(gap, wanted=wanted, reapply=cursor.reapply)
 
     def lacks(self, gap: Gap, *, open_only: bool = False) -> bool:
         """Whether anything of `gap` is still lacking, or (unless `open_only`) is still to be re-applied."""
@@ -161,7 +163,8 @@ class Repairs:
             for held in cursor.ranges
             if wanted(held) and not (held.state is RangeState.MISSING and held.reason)
         )
-        return Gap(cursor.instance_id, ranges, frozenset(cursor.positions), cursor.reapply)
+        mark = self._ledger.marks.get(cursor.instance_id, {})
+        return Gap(cursor.instance_id, ranges, frozenset(cursor.positions), mark, cursor.reapply)
 
     def _offer(self, batch: EventBatch, position: Position) -> IngestResult:
         cursor = self._ledger.cursors.get(batch.instance_id)

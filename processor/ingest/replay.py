@@ -126,11 +126,11 @@ class Replay:
         def read(held: SeqRange) -> Mark:
             return positions if self.by_hand or held.horizon is None else held.horizon.read
 
-        thorough = self.by_hand or again is not None
         gap = self.gap
         return searches_for(
-            gap.instance_id, wanted, read, gap.heard, known, thorough=thorough, everywhere=self.everywhere
-        )
+            gap.instance_id, wanted, read, gap.heard, known,
+            mark=gap.mark, thorough=self.by_hand or again is not None, everywhere=self.everywhere,
+        )  # fmt: skip
 
     def happen(self, event: ReplayEvent) -> None:
         """Move on as the table says."""

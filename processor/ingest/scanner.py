@@ -236,10 +236,11 @@ class Scanner:
         except DecodeError:
             self.counters.undecodable += 1
             for search in running.scan.searches if key is None else [running.by_key[key]]:
-                search.met(LossReason.UNDECODABLE)
+                if search.covers(position.offset):
+                    search.met(LossReason.UNDECODABLE)
             return
         wanted = running.by_key.get(batches[0].instance_id.encode()) if batches else None
-        if wanted is None:
+        if wanted is None or not wanted.covers(position.offset):
             self.counters.skipped += 1
             return
         self.counters.offered += 1

@@ -2,8 +2,9 @@
 
 A search is one stream's interest in one partition: from the newest offset known to lie before its first
 missing batch, up to where live reading stood when the gap showed. Searches of one partition that overlap
-become one scan. While a scan goes by, each search notes what stays hidden: records that cannot be decoded,
-and a log that begins too late, both between two batches of the stream. A batch that was not found is lost for
+become one scan. While a scan goes by, each search notes what stays hidden between two batches of the stream:
+records that cannot be decoded, what the log no longer holds, and what the emitter said before it departed,
+which is not looked at. A batch that was not found is lost for
 that reason where something hidden may have been it, and was never produced where nothing may.
 """
 
@@ -30,7 +31,12 @@ START = Place(-1, 0)
 END = Place(1 << 63, 0)
 """Behind every batch."""
 
-_WEIGHT = {LossReason.NEVER_PRODUCED: 0, LossReason.BEFORE_LOG: 1, LossReason.UNDECODABLE: 2}
+_WEIGHT = {
+    LossReason.NEVER_PRODUCED: 0,
+    LossReason.DEPARTED: 1,
+    LossReason.BEFORE_LOG: 2,
+    LossReason.UNDECODABLE: 3,
+}
 """Of two reasons that may both be true, the greater says more about what can be done."""
 
 
@@ -87,6 +93,10 @@ class Search:
     _open: list[tuple[Place, LossReason]] = field(default_factory=list)
     _hidden: list[Hidden] = field(default_factory=list)
 
+    def covers(self, offset: int) -> bool:
+        """Whether it asked for a record: a scan that serves others too may begin earlier."""
+        return offset >= (self.start or 0)
+
     def saw(self, first: Place, last: Place) -> None:
         """A record of the stream went by, with batches from `first` to `last`."""
         still_open = []
@@ -107,8 +117,8 @@ class Search:
         """What stayed hidden, once the scan is over."""
         rest = [Hidden(after, END, reason) for after, reason in self._open]
         if not self.heard and self._latest == START:
-            # Nothing says that the emitter ever wrote here; that the log was cut proves nothing then.
-            rest = [hidden for hidden in rest if hidden.reason is not LossReason.BEFORE_LOG]
+            # Nothing says that the emitter ever wrote here; that the log begins late proves nothing then.
+            rest = [hidden for hidden in rest if hidden.reason is LossReason.UNDECODABLE]
         return self._hidden + rest
 
 
@@ -129,6 +139,7 @@ def searches_for(
     heard: Iterable[int],
     known: Knowledge,
     *,
+    mark: Mark | None = None,
     thorough: bool = False,
     everywhere: bool = False,
 ) -> tuple[list[Search], list[Hidden]]:
@@ -137,6 +148,7 @@ def searches_for(
     Args:
         read: how far each partition was read when a range showed.
         heard: partitions that the emitter was heard on.
+        mark: the offsets before which the log is not the stream's, since its emitter departed.
         thorough: also search before the emitter's first record on a partition that was read from its start.
         everywhere: also search partitions that the emitter was never heard on.
     """
@@ -158,14 +170,23 @@ def searches_for(
                         hidden.append(Hidden(START, Place(*first), LossReason.BEFORE_LOG))
                     continue
             start = known.before(instance_id, held.incarnation, held.first, partition)
+            departed = (mark or {}).get(partition, 0)
+            behind = (start or 0) < departed
+            if behind:
+                start = departed
             if start is not None and start >= until:
+                if behind and spoke:
+                    behind_it = (held.first if held.last is None else held.last) + 1
+                    hidden.append(Hidden(START, Place(held.incarnation, behind_it), LossReason.DEPARTED))
                 continue
             search = found.get(partition)
             if search is None:
-                found[partition] = Search(instance_id, partition, start, until, spoke)
+                search = found[partition] = Search(instance_id, partition, start, until, spoke)
             else:
                 search.start = None if search.start is None or start is None else min(search.start, start)
                 search.until = max(search.until, until)
+            if behind:
+                search.met(LossReason.DEPARTED)
     return [search for _, search in sorted(found.items())], hidden
 
 

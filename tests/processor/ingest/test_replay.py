@@ -86,6 +86,26 @@ def test_what_was_not_read_live_is_found_in_the_log_by_itself(
     wait_for(lambda: reader.stream().replay is None, what="the end of the replay")
 
 
+def test_what_an_emitter_said_before_it_was_taken_for_departed_is_lost_as_that_until_it_registers(
+    kafka_broker: RunningBroker, topic: str, read: Read
+) -> None:
+    send(kafka_broker, topic, [b"{"])
+    send(kafka_broker, topic, records(range(1, 6)))
+    reader = read(kafka_broker.bootstrap, topic)
+    reader.wait_for_end(6)
+    reader.gate.drop_instance("server-1", reader.source.end_offsets())
+    send(kafka_broker, topic, records([6, 8]))
+    reader.wait_for_end(8)
+    assert outline(wait_for_loss(reader)) == [
+        (1, 5, LossReason.DEPARTED),
+        (7, 7, LossReason.NEVER_PRODUCED),
+    ]
+    reader.gate.register_instance("server-1")
+    reader.source.replay("server-1")
+    wait_for(lambda: outline(reader.stream().lost) == [(7, 7, LossReason.NEVER_PRODUCED)], 20, "the repair")
+    assert reader.recorder.seqs == [1, 2, 3, 4, 5, 6, 8, 1, 2, 3, 4, 5]
+
+
 def test_a_record_without_a_key_is_not_skipped(kafka_broker: RunningBroker, topic: str, read: Read) -> None:
     send(kafka_broker, topic, records([1, 2]), key=None)
     send(kafka_broker, topic, records([3]))
@@ -357,7 +377,7 @@ def test_a_range_that_showed_later_does_not_hold_up_an_earlier_one() -> None:
     early = SeqRange(1, 1, 2, 2, horizon=Horizon(read, read))
     late = SeqRange(1, 1, 4, 4, horizon=Horizon(read, ahead))
     unasked = SeqRange(1, 1, 6, 6, horizon=Horizon(read))
-    gap = Gap("server-1", (early, late, unasked), frozenset({0}), None)
+    gap = Gap("server-1", (early, late, unasked), frozenset({0}), {}, None)
     assert ripe_part(gap, {0: 4, 1: 5}) is None
     for positions, expected in (({0: 5, 1: 5}, (early,)), ({0: 9, 1: 7}, (early, late))):
         ripe = ripe_part(gap, positions)

@@ -183,6 +183,21 @@ def test_only_so_many_partitions_are_read_at_once_and_all_get_their_turn(
     assert sorted(scanning.seqs) == [1, 2, 3]
 
 
+def test_a_search_notes_and_takes_nothing_from_before_its_own_start(
+    kafka_broker: RunningBroker, topic: str, begin: Begin
+) -> None:
+    send(kafka_broker, topic, records([1]))
+    send(kafka_broker, topic, [b"{"], None)
+    send(kafka_broker, topic, records([2]))
+    send(kafka_broker, topic, records([1], "server-2"), b"server-2")
+    scanning = begin(kafka_broker, topic)
+    late, whole = Search("server-1", 0, 2, 4), Search("server-2", 0, None, 4)
+    scanning.scan(Scan(0, None, 4, [late, whole]))
+    assert [(name, seq) for name, seq, _ in scanning.offered] == [("server-1", 2), ("server-2", 1)]
+    assert late.hidden() == []
+    assert [hidden.reason for hidden in whole.hidden()] == [UNDECODABLE]
+
+
 def test_two_stretches_of_one_partition_are_read_one_after_the_other(
     kafka_broker: RunningBroker, topic: str, begin: Begin
 ) -> None:

@@ -24,6 +24,7 @@ from processor.ingest.search import (
 from processor.ingest.source import Horizon
 
 NEVER, BEFORE, GARBLED = LossReason.NEVER_PRODUCED, LossReason.BEFORE_LOG, LossReason.UNDECODABLE
+DEPARTED = LossReason.DEPARTED
 
 
 def known(
@@ -44,15 +45,16 @@ def lacking(first: int, last: int | None, read: Mapping[int, int], incarnation: 
     return SeqRange(incarnation, 1, first, last, horizon=Horizon(read))
 
 
+def read_as_shown(held: SeqRange) -> Mapping[int, int]:
+    assert held.horizon is not None
+    return held.horizon.read
+
+
 def look(
     held: SeqRange, heard: set[int], knowledge: Knowledge, *, thorough: bool = False, everywhere: bool = False
 ) -> tuple[list[tuple[int, int | None, int]], list[Hidden]]:
-    def read(held: SeqRange) -> Mapping[int, int]:
-        assert held.horizon is not None
-        return held.horizon.read
-
     searches, hidden = searches_for(
-        "server-1", [held], read, heard, knowledge, thorough=thorough, everywhere=everywhere
+        "server-1", [held], read_as_shown, heard, knowledge, thorough=thorough, everywhere=everywhere
     )
     return [(s.partition, s.start, s.until) for s in searches], hidden
 
@@ -65,6 +67,30 @@ def test_a_search_goes_from_the_newest_offset_known_to_lie_before_to_where_live_
 def test_where_nothing_is_known_to_lie_before_it_begins_at_the_log_s_start() -> None:
     found, _ = look(lacking(5, 6, {0: 100}), {0}, known({}))
     assert found == [(0, None, 100)]
+
+
+def test_what_an_emitter_said_before_it_departed_is_not_looked_at_and_hides_what_is_lacking() -> None:
+    held, knowledge = lacking(1, 6, {0: 100}), known({0: 0}, first={0: (1, 1)})
+    searches, hidden = searches_for("server-1", [held], read_as_shown, {0}, knowledge, mark={0: 60, 1: 9})
+    (search,) = searches
+    assert (search.start, search.until, hidden) == (60, 100, [])
+    assert [search.covers(offset) for offset in (59, 60)] == [False, True]
+    search.saw(Place(1, 5), Place(1, 5))
+    assert verdicts(held, search.hidden()) == [Verdict(1, 4, DEPARTED), Verdict(5, 6, NEVER)]
+
+
+def test_where_all_of_a_stretch_lies_before_the_departure_nothing_is_searched() -> None:
+    held, knowledge = lacking(1, 6, {0: 100}), known({0: 0}, first={0: (1, 1)})
+    searches, hidden = searches_for("server-1", [held], read_as_shown, {0}, knowledge, mark={0: 100})
+    assert (searches, verdicts(held, hidden)) == ([], [Verdict(1, 6, DEPARTED)])
+
+
+def test_a_departure_proves_nothing_where_the_emitter_was_never_heard_or_nothing_lacks_from_before() -> None:
+    held = lacking(5, 6, {0: 100, 1: 50})
+    knowledge = known({0: 0}, {0: 80}, {0: (1, 1)})
+    searches, hidden = searches_for("server-1", [held], read_as_shown, {0}, knowledge, mark={0: 60, 1: 40})
+    assert [(s.start, s.until, s.hidden()) for s in searches] == [(80, 100, []), (40, 50, [])]
+    assert hidden == []
 
 
 def test_partitions_that_the_emitter_was_never_heard_on_are_left_out_if_they_were_read_from_their_start() -> (
