@@ -7,6 +7,7 @@ A fleet goes on all the while. The trouble is one more emitter's, which numbers 
 from __future__ import annotations
 
 import signal
+import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -338,13 +339,21 @@ def cut_by_hand(made: Scene) -> None:
 
 
 def cut_by_retention(made: Scene) -> None:
-    """Let the broker drop what is old until the batches that matter are gone; then let it keep the rest."""
-    keep(made, 500)
+    """Let the broker drop what is old until all that there is now is gone; then let it keep the rest."""
     partition = TopicPartition(made.topic, 0)
     with reader_of(made.broker) as reader:
         end = wait_for(lambda: end_of(reader, partition), 20, "the log's end")
+        keep(made, 500)
         wait_for(lambda: reader.get_watermark_offsets(partition, timeout=10)[0] >= end, 30, "the log is cut")
-    keep(made, -1)
+        keep(made, -1)
+        wait_for(lambda: age_of_log(reader, made.topic) > 2, 30, "nothing more is dropped")
+
+
+def age_of_log(reader: Consumer, topic: str) -> float:
+    """For how many seconds the first record has been there."""
+    reader.assign([TopicPartition(topic, 0, OFFSET_BEGINNING)])
+    message = reader.poll(5)
+    return 0 if message is None or message.error() else time.time() - message.timestamp()[1] / 1000
 
 
 def keep(made: Scene, milliseconds: int) -> None:
