@@ -126,6 +126,15 @@ class EventGate:
         with self._lock:
             self._ledger.marks.pop(instance_id, None)
 
+    def free_marks(self, starts: Mark) -> None:
+        """Drop marks that lie before the log's start on every partition: they rule nothing out any more."""
+        with self._lock:
+            self._ledger.marks = {
+                instance_id: mark
+                for instance_id, mark in self._ledger.marks.items()
+                if any(starts.get(partition, 0) < offset for partition, offset in mark.items())
+            }
+
     def reset(self, instance_id: str) -> None:
         """End a conflict: fence and forget; the next batch opens a fresh cursor, whatever its incarnation.
 
@@ -174,8 +183,7 @@ class EventGate:
                     continue
                 cursor.leave_log()
                 cursor.reapply = None
-                for held in cursor.ranges:
-                    cursor.ranges.lose(held.incarnation, 1, None, LossReason.BEFORE_LOG, self._clock())
+                self._lose_missing(cursor, LossReason.BEFORE_LOG)
                 self._lose_tail(cursor, LossReason.BEFORE_LOG)
             # What a departed instance left unread is gone with it.
             self._ledger.marks = {instance_id: {} for instance_id in self._ledger.marks}
@@ -224,7 +232,8 @@ class EventGate:
         with self._lock:
             return {
                 "streams": [capture_cursor(cursor) for cursor in self._ledger.cursors.values()],
-                "epochs": dict(self._ledger.epochs),
+                "epochs": self._ledger.epochs(),
+                "epoch_floor": self._ledger.epoch_floor,
                 "marks": capture_marks(self._ledger.marks),
             }
 
@@ -237,7 +246,13 @@ class EventGate:
         with self._lock:
             cursors = restore_cursors(data["streams"])
             marks = {instance_id: restore_mark(mark) for instance_id, mark in data["marks"].items()}
-            self._ledger.restore(cursors, {str(name): int(epoch) for name, epoch in data["epochs"].items()})
+            if not self._seekable:
+                for cursor in cursors.values():
+                    self._lose_missing(cursor, LossReason.NO_LOG)
+            epochs = {str(name): int(epoch) for name, epoch in data["epochs"].items()}
+            self._ledger.restore(
+                cursors, epochs, int(data.get("epoch_floor", 0))
+            )  # not in the first versions
             self._ledger.marks = marks
 
     def tick(self, now: float, watermark: float, clock_skew: float) -> None:
@@ -323,6 +338,10 @@ class EventGate:
         self._ledger.apply(cursor, batch, held.epoch, repaired=True)
         self._ledger.reconcile(cursor)
         return IngestResult.REPAIRED
+
+    def _lose_missing(self, cursor: Cursor, reason: LossReason) -> None:
+        for held in cursor.ranges:
+            cursor.ranges.lose(held.incarnation, 1, None, reason, self._clock())
 
     def _lose_tail(self, cursor: Cursor, reason: LossReason) -> None:
         if not cursor.ranges.tail(cursor.incarnation):

@@ -19,6 +19,9 @@ from processor.ingest.source import Horizon, Position
 from processor.ingest.stream import Cursor, ReplayStatus, StreamStatus
 from producer.events import EventType
 
+MAX_FORGOTTEN = 4096
+"""Forgotten instances whose last epoch is known by name; of all others only the greatest is."""
+
 
 class Log(Protocol):
     """What the gate asks of a log that can be read again."""
@@ -35,7 +38,8 @@ class Ledger:
 
     Attributes:
         cursors: by `instance_id`.
-        epochs: the latest given out, also of instances that were forgotten.
+        forgotten: the last epoch of instances without a cursor, the one forgotten for longest first.
+        epoch_floor: no instance that is neither known nor among the forgotten had an epoch above it.
         marks: of departures, by `instance_id`.
         open_streams: how many streams wait for batches from the past.
         log: set once there is one.
@@ -46,7 +50,8 @@ class Ledger:
 
     def __init__(self, broadcaster: Broadcaster, clock: Callable[[], float]) -> None:
         self.cursors: dict[str, Cursor] = {}
-        self.epochs: dict[str, int] = {}
+        self.forgotten: dict[str, int] = {}
+        self.epoch_floor = 0
         self.marks: dict[str, dict[int, int]] = {}
         self.failures = Failures()
         self.open_streams = 0
@@ -70,14 +75,15 @@ class Ledger:
 
     def open(self, instance_id: str, incarnation: int) -> Cursor:
         """A cursor for an instance that has none."""
-        cursor = Cursor(instance_id, incarnation, self._next_epoch(instance_id))
+        epoch = self.forgotten.pop(instance_id, self.epoch_floor) + 1
+        cursor = Cursor(instance_id, incarnation, epoch)
         self.cursors[instance_id] = cursor
         return cursor
 
     def renew(self, cursor: Cursor, incarnation: int) -> None:
         """The instance began anew: what was in its memory is gone."""
         self._fence(cursor.instance_id)
-        cursor.renew(incarnation, self._next_epoch(cursor.instance_id))
+        cursor.renew(incarnation, cursor.epoch + 1)
 
     def forget(self, instance_id: str) -> bool:
         """Fence an instance and drop its cursor; return whether there was one."""
@@ -89,6 +95,10 @@ class Ledger:
         cursor.reapply = None
         self.reconcile(cursor)
         self.failures.forget(instance_id)
+        self.forgotten[instance_id] = cursor.epoch
+        if len(self.forgotten) > MAX_FORGOTTEN:
+            # Whoever comes back later than that begins above it: epochs need to rise, not to be consecutive.
+            self.epoch_floor = max(self.epoch_floor, self.forgotten.pop(next(iter(self.forgotten))))
         return True
 
     def apply(self, cursor: Cursor, batch: EventBatch, epoch: int, *, repaired: bool = False) -> None:
@@ -164,9 +174,14 @@ class Ledger:
             if not has_open:
                 self._broadcaster.settle(cursor.instance_id)
 
-    def restore(self, cursors: dict[str, Cursor], epochs: dict[str, int]) -> None:
+    def epochs(self) -> dict[str, int]:
+        """The latest epoch of every instance known by name."""
+        return self.forgotten | {cursor.instance_id: cursor.epoch for cursor in self.cursors.values()}
+
+    def restore(self, cursors: dict[str, Cursor], epochs: dict[str, int], epoch_floor: int) -> None:
         """Take over what a checkpoint held; a gap that it held counts as one that showed now."""
-        self.cursors, self.epochs = cursors, epochs
+        self.cursors, self.epoch_floor = cursors, epoch_floor
+        self.forgotten = {name: epoch for name, epoch in epochs.items() if name not in cursors}
         self.failures = Failures()
         self.open_streams = 0
         for cursor in cursors.values():
@@ -187,7 +202,3 @@ class Ledger:
     def _fence(self, instance_id: str) -> None:
         self.fences += 1
         self._broadcaster.fence(instance_id)
-
-    def _next_epoch(self, instance_id: str) -> int:
-        epoch = self.epochs[instance_id] = self.epochs.get(instance_id, 0) + 1
-        return epoch

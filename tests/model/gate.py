@@ -186,7 +186,7 @@ class Gate:
         self.streams[instance_id].reapply = None
         self._settle(instance_id)
 
-    def die_and_return(self) -> None:
+    def die_and_return(self, now: float) -> None:
         """What the process alone knew is gone: who is owed what, and what batches looked like."""
         for instance_id, incarnation, seq in self.owed:
             hole = self.streams[instance_id].holes.get((incarnation, seq))
@@ -195,6 +195,10 @@ class Gate:
         self.owed.clear()
         for stream in self.streams.values():
             stream.applied.clear()
+            for hole in stream.holes.values():
+                if hole.reason is None and not self.seekable:
+                    hole.reason, hole.lost_since = "no_log", now
+            stream.gap_counted = stream.gap_detected
         self.gaps, self.gaps_cleared = sum(stream.gap_counted for stream in self.streams.values()), 0
 
     def drop_instance(self, instance_id: str, mark: dict[int, int] | None = None) -> None:

@@ -225,7 +225,7 @@ class Fleet(RuleBasedStateMachine):
         self.gate.tick(self.now, watermark, SKEW)
 
     def die_and_return(self) -> None:
-        self.gate.die_and_return()
+        self.gate.die_and_return(self.now)
 
     # What emitters do.
 

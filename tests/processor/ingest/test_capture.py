@@ -114,6 +114,27 @@ def test_a_batch_that_a_consumer_is_owed_is_missing_after_a_restore() -> None:
     assert found.seqs == [2]
 
 
+def test_what_is_missing_when_no_log_is_read_any_more_is_lost_at_once() -> None:
+    gate = EventGate(Broadcaster([]))
+    gate.offer(batch(3), Position(0, 0))
+    pushed = EventGate(Broadcaster([]), seekable=False)
+    pushed.restore(json.loads(json.dumps(gate.capture())))
+    stream = pushed.stream("server-1")
+    assert stream is not None and stream.missing == []
+    assert [(lost.first, lost.last, lost.reason) for lost in stream.lost] == [(1, 2, LossReason.NO_LOG)]
+
+
+def test_a_capture_of_the_first_versions_is_restored() -> None:
+    gate = EventGate(Broadcaster([]))
+    gate.offer(batch(1))
+    gate.drop_instance("server-1")
+    data = gate.capture()
+    del data["epoch_floor"]
+    again, _ = restored(data)
+    again.offer(batch(1))
+    assert [stream.epoch for stream in again.streams()] == [2]
+
+
 def test_while_quiesced_no_batch_passes_and_the_holder_may_capture() -> None:
     gate = EventGate(Broadcaster([]))
     gate.offer(batch(1))

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from processor.batch import Admission, EventBatch
-from processor.ingest import failures
+from processor.ingest import failures, ledger
 from processor.ingest.broadcaster import Broadcaster
 from processor.ingest.gate import EventGate, IngestResult, LostRange, StreamStatus, UnknownStream
 from processor.ingest.ranges import LossReason
@@ -243,6 +243,39 @@ def test_records_from_before_a_departure_s_mark_are_stale_until_the_instance_reg
     assert offer(batch(2, 9), Position(2, 0)) is ADMITTED, "a partition that came later has no mark"
     bench.gate.register_instance("server-1")
     assert offer(batch(3, 9), Position(1, 4)) is ADMITTED
+
+
+def test_a_mark_goes_once_the_log_begins_behind_it_on_every_partition(bench: Bench) -> None:
+    offer, free = bench.gate.offer, bench.gate.free_marks
+    bench.gate.drop_instance("server-1", {0: 20, 1: 5})
+    bench.gate.drop_instance("server-2", {0: 30, 1: 5})
+    free({0: 20})
+    assert offer(batch(1), Position(1, 4)) is STALE, "nothing is known of the other partition"
+    free({0: 20, 1: 5})
+    assert sorted(bench.gate.capture()["marks"]) == ["server-2"]
+    assert offer(batch(1), Position(1, 4)) is ADMITTED
+    assert offer(batch(1, instance_id="server-2"), Position(1, 4)) is STALE
+
+
+def test_epochs_of_the_forgotten_are_bounded_and_rise_all_the_same(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ledger, "MAX_FORGOTTEN", 2)
+
+    def comes_and_goes(name: str) -> int:
+        bench.gate.offer(batch(1, instance_id=name))
+        status = bench.gate.stream(name)
+        assert status is not None
+        bench.gate.drop_instance(name)
+        return status.epoch
+
+    assert [comes_and_goes("a") for _ in range(3)] == [1, 2, 3]
+    assert [comes_and_goes(name) for name in ("b", "c")] == [1, 1]
+    assert bench.gate.capture()["epochs"] == {"b": 1, "c": 1}
+    assert bench.gate.capture()["epoch_floor"] == 3
+    assert comes_and_goes("a") == 4, "it rises though its name was forgotten"
+    assert comes_and_goes("c") == 2
+    assert comes_and_goes("new") == 4
 
 
 def test_a_departure_of_one_never_heard_leaves_its_mark_all_the_same(bench: Bench) -> None:
