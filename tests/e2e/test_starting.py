@@ -121,6 +121,7 @@ def test_a_signal_in_the_first_moment_while_python_still_imports_ends_it(number:
     )
     try:
         wait_for(lambda: listens_to_signals(process.pid), 10, "it takes no notice of the signal yet")
+        assert "llvmlite" not in Path(f"/proc/{process.pid}/maps").read_text(), "all is imported already"
         process.send_signal(number)
         _, said = process.communicate(timeout=LIMIT)
         assert (process.returncode, said) == (0, "")

@@ -112,7 +112,7 @@ def test_an_answer_other_than_success_drops_the_requests_batches_alone(
 ) -> None:
     monkeypatch.setattr(http, "REQUEST_BYTES", 1)
     server.answers = [200, 422, 200]
-    with pytest.raises(PublishError, match=r"did not take 1 of 3 batches: .*422") as caught:
+    with pytest.raises(PublishError, match=r"did not take 1 of 3 batches: 422 \{\}$") as caught:
         sink.publish([batch(1), batch(2), batch(3)])
     assert caught.value.dropped == 1
     assert len(server.bodies) == 3
