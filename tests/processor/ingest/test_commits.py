@@ -1,4 +1,4 @@
-"""Positions committed while a broker crashes, in a process of its own: what librdkafka asserts would end it."""
+"""Positions committed while a broker crashes, in a process of its own, which librdkafka could end."""
 
 from __future__ import annotations
 
