@@ -35,7 +35,7 @@ class SmallDisk:
 
     def fill(self, leave: int = 0) -> None:
         """Take all the room there is, but `leave` bytes."""
-        ballast = os.open(self._ballast, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        ballast = os.open(self._ballast, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         try:
             while (free := self.free() - leave) > 0:
                 os.write(ballast, bytes(min(free, 2**20)))
