@@ -126,6 +126,11 @@ class EventGate:
         with self._lock:
             self._ledger.marks.pop(instance_id, None)
 
+    @property
+    def marked(self) -> bool:
+        """Whether any departure has left a mark."""
+        return bool(self._ledger.marks)
+
     def free_marks(self, starts: Mark) -> None:
         """Drop marks that lie before the log's start on every partition: they rule nothing out any more."""
         with self._lock:

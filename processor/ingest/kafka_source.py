@@ -20,19 +20,18 @@ from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from processor.ingest.capture import Plain, capture_mark, restore_mark
+from processor.ingest.capture import Plain
 from processor.ingest.dead_letters import DeadLetters
 from processor.ingest.decode import DecodeError, Decoder
 from processor.ingest.gate import EventGate
 from processor.ingest.kafka_settings import GONE, REQUEST_TIMEOUT, KafkaSettings, reason_of
 from processor.ingest.kafka_topic import LogId, TopicError, TopicInspector
-from processor.ingest.offsets import OffsetIndex
-from processor.ingest.progress import LogProgress, PartitionProgress
+from processor.ingest.log_memory import LogMemory
+from processor.ingest.progress import PartitionProgress
 from processor.ingest.records import Drain, RecordReader, position_of
 from processor.ingest.replay import Replayer
 from processor.ingest.scanner import Scanner
 from processor.ingest.search import Knowledge
-from processor.ingest.skipped import SkippedRecords
 from processor.ingest.source import Mark, Position, ReplayCapability, SourceStatus
 from processor.ingest.stream import ReplayStatus
 from producer.throttle import Throttle
@@ -51,6 +50,8 @@ SILENCE = 2.0
 """Seconds without a message after which the broker is asked whether it is still there: with the time that it
 has to answer, a broker that hangs is noticed within five seconds.
 """
+MARKS_INTERVAL = 60.0
+"""Seconds from one look at where the log begins to the next, while departures have left marks in it."""
 RETRY_INTERVAL = 1.0
 """Seconds from one attempt to reach the broker or the topic to the next."""
 
@@ -75,18 +76,17 @@ class KafkaEventSource:
         positions: Mark | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
-        self.offsets = OffsetIndex()
-        self._skipped = SkippedRecords()
+        self._log = LogMemory(positions)
+        self.offsets = self._log.offsets
         self._gate = gate
         self._reader = RecordReader(decoder, clock)
         self._settings = settings
         self._clock = clock
-        self._log_id = LogId()
-        self._progress = LogProgress(positions)
         self._topic: TopicInspector | None = None
         self._dead_letters: DeadLetters | None = None
         self._trouble: str | None = f"topic {settings.topic!r} has not been reached yet"
         self._throttle = Throttle()
+        self._marks_pace = Throttle(MARKS_INTERVAL)
         self._drain = Drain()
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._run, name="kafka-source", daemon=True)
@@ -119,7 +119,7 @@ class KafkaEventSource:
 
     def status(self) -> SourceStatus:
         """How far reading has come, and why it does not go on if it does not."""
-        progress, trouble = self._progress, self._trouble
+        progress, trouble = self._log.progress, self._trouble
         return SourceStatus(
             name="kafka",
             capability=ReplayCapability.SEEKABLE,
@@ -135,11 +135,11 @@ class KafkaEventSource:
 
     def watermark(self) -> float:
         """The time in seconds up to which every partition has been read; 0 while unknown."""
-        return self._progress.watermark(self._clock(), self._trouble is None)
+        return self._log.progress.watermark(self._clock(), self._trouble is None)
 
     def positions(self) -> dict[int, int]:
         """The next offset to read of every partition."""
-        return self._progress.positions()
+        return self._log.progress.positions()
 
     def capture(self, positions: Mark | None = None) -> Plain:
         """Where reading stands, in which log, and where batches stand there, as plain data that JSON holds.
@@ -148,14 +148,7 @@ class KafkaEventSource:
             positions: as they were at the instant that the capture is of; now, if not given. Only they have
                 to be taken together with the state: all else holds whenever it is taken.
         """
-        return {
-            "cluster_id": self._log_id.cluster_id,
-            "topic_id": self._log_id.topic_id,
-            "positions": capture_mark(self.positions() if positions is None else positions),
-            "began": capture_mark(self._progress.began),
-            "offsets": self.offsets.capture(),
-            "skipped": self._skipped.capture(),
-        }
+        return self._log.capture(positions)
 
     def restore(self, data: Mapping[str, Any]) -> None:
         """Go on from what `capture` gave; to be called before `start`.
@@ -165,15 +158,11 @@ class KafkaEventSource:
         Raises:
             KeyError, TypeError, ValueError: it is no such capture.
         """
-        log_id = LogId(str(data["cluster_id"]), str(data["topic_id"]))
-        progress = LogProgress(restore_mark(data["positions"]), restore_mark(data["began"]))
-        self._skipped.restore(data.get("skipped", []))  # not kept by the first versions
-        self.offsets.restore(data["offsets"])
-        self._log_id, self._progress = log_id, progress
+        self._log.restore(data)
 
     def end_offsets(self) -> dict[int, int]:
         """The end of every partition at this moment, or as last heard of if the broker does not answer."""
-        known = {p.partition: max(p.position, p.end or 0) for p in self._progress}
+        known = {p.partition: max(p.position, p.end or 0) for p in self._log.progress}
         if self._topic is None or self._trouble is not None:
             return known
         try:
@@ -189,13 +178,11 @@ class KafkaEventSource:
             KafkaException, TopicError: the broker does not tell.
         """
         assert self._topic is not None
-        partitions = self._topic.partitions(REQUEST_TIMEOUT)
-        return {partition: self._topic.bounds(partition, REQUEST_TIMEOUT)[1] for partition in partitions}
+        return {p: end for p, (_, end) in self._topic.all_bounds(REQUEST_TIMEOUT).items()}
 
     def knowledge(self) -> Knowledge:
         """What is known of where batches stand."""
-        hides = self._skipped.may_hide
-        return Knowledge(self._progress.began, self.offsets.before, self.offsets.first, hides)
+        return self._log.knowledge()
 
     def replay(
         self,
@@ -288,27 +275,25 @@ class KafkaEventSource:
         assert self._topic is not None
         partitions = self._topic.partitions(REQUEST_TIMEOUT)
         if not partitions:
-            if self._progress.partitions:
+            if self._log.progress.partitions:
                 # If it comes back, it is another log.
                 self._begin_anew(LogId())
             raise TopicError(f"topic {self._settings.topic!r} does not exist; waiting for it")
         self._topic.check(REQUEST_TIMEOUT)
         log_id = self._topic.log_id(REQUEST_TIMEOUT)
-        if log_id.differs(self._log_id):
+        if log_id.differs(self._log.log_id):
             logger.warning(
                 "topic %r is not the log that was read before (%s, then %s); reading it from its start",
-                self._settings.topic, self._log_id, log_id,
+                self._settings.topic, self._log.log_id, log_id,
             )  # fmt: skip
             self._begin_anew(log_id)
-        self._log_id = log_id.or_else(self._log_id)
+        self._log.log_id = log_id.or_else(self._log.log_id)
         return partitions
 
     def _begin_anew(self, log_id: LogId) -> None:
         """What was read so far lies in another log."""
         self._gate.lose_log()
-        self._log_id, self._progress = log_id, LogProgress()
-        self.offsets.clear()
-        self._skipped.clear()
+        self._log.begin_anew(log_id)
 
     def _notice_silence(self) -> None:
         assert self._topic is not None
@@ -317,20 +302,28 @@ class KafkaEventSource:
         except KafkaException as error:
             self._note_trouble(reason_of(error))
 
+    def _free_marks(self) -> None:
+        """Give up what departures left in the log that it does not hold any more."""
+        assert self._topic is not None
+        if self._gate.marked and self._marks_pace.due():
+            bounds = self._topic.all_bounds(REQUEST_TIMEOUT)
+            self._gate.free_marks({p: start for p, (start, _) in bounds.items()})
+
     def _notice_new_partitions(self, consumer: Consumer) -> None:
-        read = self._progress
+        read = self._log.progress
         try:
             found = self._find_partitions()
+            self._free_marks()
         except KafkaException as error:
             self._note_trouble(reason_of(error))
             return
-        if self._progress is not read:
+        if self._log.progress is not read:
             raise TopicError(f"topic {self._settings.topic!r} was made anew; beginning at its start")
         if self._trouble is not None:
             # The ends heard of before the trouble would make it look as if nothing had come meanwhile.
             self._ask_for_ends()
             self._trouble = None
-        new = sorted(set(found) - set(self._progress.partitions))
+        new = sorted(set(found) - set(self._log.progress.partitions))
         if new:
             logger.info("topic %r has new partitions: %s", self._settings.topic, new)
             self._assign(consumer, found)
@@ -338,32 +331,31 @@ class KafkaEventSource:
     def _assign(self, consumer: Consumer, partitions: list[int]) -> None:
         """Assign all partitions: known ones where they stand, others at their start."""
         assert self._topic is not None
-        for partition in set(partitions) - set(self._progress.partitions):
+        for partition in set(partitions) - set(self._log.progress.partitions):
             low, high = self._topic.bounds(partition, REQUEST_TIMEOUT)
-            self._progress.begin(partition, low, high, self._clock())
+            self._log.progress.begin(partition, low, high, self._clock())
         topic = self._settings.topic
-        consumer.assign([TopicPartition(topic, p.partition, p.position) for p in self._progress])
+        consumer.assign([TopicPartition(topic, p.partition, p.position) for p in self._log.progress])
         self._trouble = None
 
     def _refresh_ends(self, consumer: Consumer) -> None:
-        for progress in self._progress:
+        for progress in self._log.progress:
             asked = TopicPartition(self._settings.topic, progress.partition)
             bounds = consumer.get_watermark_offsets(asked, cached=True)
             if bounds is not None and bounds[1] >= 0:
                 progress.hear_end(bounds[1], self._clock())
 
     def _ask_for_ends(self) -> None:
-        assert self._topic is not None
-        for progress in self._progress:
-            progress.hear_end(self._topic.bounds(progress.partition, REQUEST_TIMEOUT)[1], self._clock())
+        ends = self.ask_ends()
+        for progress in self._log.progress:
+            progress.hear_end(ends.get(progress.partition, 0), self._clock())
 
     def _take(self, consumer: Consumer, message: Message) -> None:
-        error = message.error()
+        position, error = position_of(message), message.error()
+        progress = self._log.progress.partitions.get(position.partition)
         if error is not None:
-            self._take_error(consumer, message, error)
+            self._take_error(consumer, position, progress, error)
             return
-        position = position_of(message)
-        progress = self._progress.partitions.get(position.partition)
         if progress is None or position.offset < progress.position:
             return  # left over from before an assignment
         self._drain.saw(message)
@@ -372,9 +364,9 @@ class KafkaEventSource:
         progress.read_time = self._reader.time_of(message)
         self._trouble = None
 
-    def _take_error(self, consumer: Consumer, message: Message, error: KafkaError) -> None:
-        position = position_of(message)
-        progress = self._progress.partitions.get(position.partition)
+    def _take_error(
+        self, consumer: Consumer, position: Position, progress: PartitionProgress | None, error: KafkaError
+    ) -> None:
         if error.code() == KafkaError._PARTITION_EOF:
             if progress is not None and position.offset >= progress.position:
                 progress.position = progress.end = position.offset
@@ -395,15 +387,15 @@ class KafkaEventSource:
             self._settings.topic, progress.partition, progress.position, error.str(), low,
         )  # fmt: skip
         self._gate.lose_tails(progress.partition)
-        self._progress.jump(progress.partition, low, high, self._clock())
-        self._assign(consumer, list(self._progress.partitions))
+        self._log.progress.jump(progress.partition, low, high, self._clock())
+        self._assign(consumer, list(self._log.progress.partitions))
 
     def _ingest(self, message: Message, position: Position) -> None:
         assert self._dead_letters is not None
         try:
             batches = self._reader.read(message)
         except DecodeError as error:
-            self._skipped.add(message.key(), position.partition)
+            self._log.skipped.add(message.key(), position.partition)
             self._dead_letters.add(message, str(error))
             return
         self._gate.offer_all(batches, position)

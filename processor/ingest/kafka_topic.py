@@ -96,6 +96,10 @@ class TopicInspector:
             raise TopicError(f"the bounds of partition {partition} are not known yet")
         return bounds[0], bounds[1]
 
+    def all_bounds(self, timeout: float) -> dict[int, tuple[int, int]]:
+        """The bounds of every partition; fails as `bounds` does."""
+        return {partition: self.bounds(partition, timeout) for partition in self.partitions(timeout)}
+
     def log_id(self, timeout: float) -> LogId:
         """Which log it is, as far as the broker tells."""
         try:

@@ -72,6 +72,7 @@ def test_the_bounds_are_the_earliest_offset_and_the_end(
     send(kafka_broker, topic, records(range(1, 6)))
     drop_records(kafka_broker, topic, before=2)
     assert inspector.bounds(0, TIMEOUT) == (2, 5)
+    assert inspector.all_bounds(TIMEOUT) == {0: (2, 5)}
 
 
 def test_where_no_broker_answers_that_is_an_error_and_the_log_unknown() -> None:

@@ -110,6 +110,24 @@ def test_a_departure_s_mark_means_nothing_in_another_log(
     assert second.stream().incarnation == 2
 
 
+@pytest.mark.broker("kafka")
+def test_a_departure_s_mark_goes_once_the_log_was_cut_behind_it(
+    kafka_broker: RunningBroker, topic: str, read: Read, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kafka_source, "REFRESH_INTERVAL", 0.1)
+    monkeypatch.setattr(kafka_source, "MARKS_INTERVAL", 0.0)
+    send(kafka_broker, topic, records(range(1, 6)))
+    reader = read(kafka_broker.bootstrap, topic)
+    reader.wait_for_end(5)
+    reader.gate.drop_instance("server-1", reader.source.end_offsets())
+    drop_records(kafka_broker, topic, before=4)
+    send(kafka_broker, topic, records([1], "server-2"), b"server-2")
+    reader.wait_for_end(6)
+    assert reader.gate.marked
+    drop_records(kafka_broker, topic, before=5)
+    wait_for(lambda: not reader.gate.marked, 20, "the mark to go")
+
+
 @pytest.mark.needs("java")
 def test_another_cluster_under_the_same_address_is_read_from_its_start(
     tmp_path: Path, read: Read, caplog: pytest.LogCaptureFixture

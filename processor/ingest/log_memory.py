@@ -1,0 +1,71 @@
+"""What is remembered of the log that is read: which one it is, how far it was read, what stands where in it.
+
+All of it means something in that one log alone, so it is forgotten together when another stands in its place,
+and rides in the checkpoint together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from processor.ingest.capture import Plain, capture_mark, restore_mark
+from processor.ingest.kafka_topic import LogId
+from processor.ingest.offsets import OffsetIndex
+from processor.ingest.progress import LogProgress
+from processor.ingest.search import Knowledge
+from processor.ingest.skipped import SkippedRecords
+from processor.ingest.source import Mark
+
+
+class LogMemory:
+    """Written by the reading thread; any may look.
+
+    Args:
+        positions: where reading begins, by partition.
+
+    Attributes:
+        log_id: empty until the broker has told.
+        progress: how far the partitions have been read.
+        offsets: where the emitters' batches stand.
+        skipped: where records could not be decoded.
+    """
+
+    def __init__(self, positions: Mark | None = None) -> None:
+        self.log_id = LogId()
+        self.progress = LogProgress(positions)
+        self.offsets = OffsetIndex()
+        self.skipped = SkippedRecords()
+
+    def begin_anew(self, log_id: LogId) -> None:
+        """Another log is read from its start."""
+        self.log_id, self.progress = log_id, LogProgress()
+        self.offsets.clear()
+        self.skipped.clear()
+
+    def knowledge(self) -> Knowledge:
+        """What a search may rest on."""
+        return Knowledge(self.progress.began, self.offsets.before, self.offsets.first, self.skipped.may_hide)
+
+    def capture(self, positions: Mark | None = None) -> Plain:
+        """Everything as plain data that JSON holds, with `positions` in place of its own if given."""
+        return {
+            "cluster_id": self.log_id.cluster_id,
+            "topic_id": self.log_id.topic_id,
+            "positions": capture_mark(self.progress.positions() if positions is None else positions),
+            "began": capture_mark(self.progress.began),
+            "offsets": self.offsets.capture(),
+            "skipped": self.skipped.capture(),
+        }
+
+    def restore(self, data: Mapping[str, Any]) -> None:
+        """Take over what `capture` gave.
+
+        Raises:
+            KeyError, TypeError, ValueError: it is no such capture.
+        """
+        log_id = LogId(str(data["cluster_id"]), str(data["topic_id"]))
+        progress = LogProgress(restore_mark(data["positions"]), restore_mark(data["began"]))
+        self.skipped.restore(data.get("skipped", []))  # the first versions did not keep it
+        self.offsets.restore(data["offsets"])
+        self.log_id, self.progress = log_id, progress
