@@ -129,6 +129,10 @@ class CrowdedMachine(RuleBasedStateMachine):
         missing = {seq for first, last in status.missing for seq in range(first, last + 1)}
         assert missing <= {seq for _, seq in self.lacking}
         assert status.last_seq == self.last
+        spans = [*status.missing, *((held.first, held.last) for held in status.lost)]
+        for incarnation, seq in self.lacking:
+            if incarnation == self.incarnation:
+                assert any(first <= seq <= (last or seq) for first, last in spans)
 
     @invariant()
     def whoever_lacks_something_of_now_has_a_gap(self) -> None:
