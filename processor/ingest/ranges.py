@@ -21,6 +21,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from processor.ingest.source import Horizon, Mark, Position
+from processor.ingest.transitions import next_state
 
 MAX_RANGES = 1024
 """Ranges kept for one emitter, over all its incarnations."""
@@ -81,18 +82,6 @@ class LossReason(StrEnum):
     CONSUMER_FAILED = "consumer_failed"
     NO_LOG = "no_log"
     TOO_MANY_RANGES = "too_many_ranges"
-
-
-class TransitionError(RuntimeError):
-    """Something happened to a range that cannot happen to one in its state."""
-
-
-def next_state(state: RangeState, event: RangeEvent) -> RangeState:
-    """The state that `event` leads to."""
-    try:
-        return TRANSITIONS[state, event]
-    except KeyError:
-        raise TransitionError(f"a {state} range cannot be {event}") from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -330,7 +319,7 @@ class RangeSet:
     ) -> None:
         """Let `event` happen to the part of a range from `first` to `last`; the rest stays as it was."""
         held = self._ranges[index]
-        state = next_state(held.state, event)
+        state = next_state(TRANSITIONS, held.state, event)
         before = held.part(held.first, first - 1)
         moved = held.part(first, last)
         after = None if last is None else held.part(last + 1, held.last)

@@ -36,6 +36,7 @@ from processor.ingest.scanner import ScanCounters, Scanner
 from processor.ingest.search import Hidden, Knowledge, Scan, Search, plan, searches_for, verdicts
 from processor.ingest.source import Mark, ReplayTotals
 from processor.ingest.stream import ReplayStatus
+from processor.ingest.transitions import next_state
 from producer.throttle import Throttle
 
 logger = logging.getLogger(__name__)
@@ -134,7 +135,7 @@ class Replay:
 
     def happen(self, event: ReplayEvent) -> None:
         """Move on as the table says."""
-        self.state = TRANSITIONS[self.state, event]
+        self.state = next_state(TRANSITIONS, self.state, event)
 
 
 class Replayer:

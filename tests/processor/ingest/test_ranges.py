@@ -10,12 +10,9 @@ from processor.ingest import ranges
 from processor.ingest.ranges import (
     TRANSITIONS,
     LossReason,
-    RangeEvent,
     RangeSet,
     RangeState,
     SeqRange,
-    TransitionError,
-    next_state,
 )
 
 NO_LOG = LossReason.NO_LOG
@@ -23,16 +20,6 @@ NO_LOG = LossReason.NO_LOG
 
 def spans(held: RangeSet) -> list[tuple[int, int | None, str]]:
     return [(one.first, one.last, one.state.value) for one in held]
-
-
-@pytest.mark.parametrize("state", RangeState)
-@pytest.mark.parametrize("event", RangeEvent)
-def test_what_the_table_does_not_know_cannot_happen(state: RangeState, event: RangeEvent) -> None:
-    if (state, event) in TRANSITIONS:
-        assert next_state(state, event) is TRANSITIONS[state, event]
-    else:
-        with pytest.raises(TransitionError):
-            next_state(state, event)
 
 
 def test_repaired_and_accepted_are_ends() -> None:
