@@ -73,8 +73,8 @@ logger = logging.getLogger(__name__)
 
 HOUSEKEEPING_INTERVAL = 1.0
 """Seconds from one round of housekeeping to the next."""
-LAST_CHECKPOINT = 5.0
-"""Seconds that the checkpoint at the end may take."""
+STOP_WITHIN = 6.0
+"""Seconds that stopping may take; the checkpoint at the end gets what ending the sources leaves of them."""
 START_PATIENCE = 2.0
 """Seconds that a start under way is given to notice the end."""
 
@@ -353,6 +353,7 @@ class Service:
         return render(self._registry, accept)
 
     def _stop(self) -> None:
+        deadline = time.monotonic() + STOP_WITHIN
         self._membership.stop()
         for source in self._sources:
             source.stop()
@@ -360,7 +361,7 @@ class Service:
         if self._housekeeper.is_alive():
             self._housekeeper.join()
         if self._keeper:
-            self._keeper.stop(LAST_CHECKPOINT)
+            self._keeper.stop(max(deadline - time.monotonic(), 0.0))
         self._directory.close()
 
     def _state_warnings(self) -> list[str]:
