@@ -1,4 +1,4 @@
-"""Answers as tables for a terminal.
+"""What a terminal is told: answers as tables, and why something cannot be done.
 
 Nothing is ever cut off: what does not fit goes on in the next line. Where stdout is no terminal, tables are
 as wide as they need to be, so that a line can be searched for and cut into fields.
@@ -23,6 +23,10 @@ KEPT_TOGETHER: Final = {"incarnation", "last seq", "record", "group", "tier", "b
 """Columns of short numbers, which make no others give way by much."""
 UNBOUNDED_WIDTH: Final = 10_000
 """Wider than any table of ours."""
+
+
+class UserError(Exception):
+    """Something the user asked for cannot be done; the message says what to do about it."""
 
 
 def stdout_console() -> Console:

@@ -125,13 +125,13 @@ def test_with_a_spool_what_found_no_broker_goes_first_when_there_is_one(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("api.commands.DELIVERY_TIMEOUT", 0.1)
+    monkeypatch.setattr("api.emit.DELIVERY_TIMEOUT", 0.1)
     emit = ["emit", "--synthetic", "3", "--chunk-size", "16"]
     emit += ["--kafka-topic", topic, "--spool", str(tmp_path)]
     done = blendstream(*emit, "--incarnation", "1", "--kafka-bootstrap-servers", NOBODY)
     assert done.status == 1
     assert f"what is left waits in {tmp_path} and goes first next time" in done.stderr
-    monkeypatch.setattr("api.commands.DELIVERY_TIMEOUT", 30.0)
+    monkeypatch.setattr("api.emit.DELIVERY_TIMEOUT", 30.0)
     done = blendstream(*emit, "--incarnation", "2", "--kafka-bootstrap-servers", kafka_broker.bootstrap)
     assert (done.status, done.stdout) == (0, "sent 3 batches with 48 entries\n")
     found = batches_in(records(kafka_broker.bootstrap, topic))
