@@ -112,7 +112,12 @@ class CheckpointFolder:
         folder = self.path / f"writing-{number}"
         sync_folder(folder)
         folder.rename(self.checkpoint(number))
-        sync_folder(self.path)
+        try:
+            sync_folder(self.path)
+        except OSError:
+            # One that counts as failed must not be there: the next would be built on what came before it.
+            self.remove(number)
+            raise
 
     def abandon(self, number: int) -> None:
         """Remove what was written of a checkpoint."""

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import multiprocessing
+import os
 from pathlib import Path
 
 import pytest
 
+from processor.durability import folder as folders
 from processor.durability.errors import FolderRefused
 from processor.durability.folder import CheckpointFolder
 from tests.processor.durability.keeping import Kept, grown
@@ -87,3 +90,27 @@ def test_what_a_crash_left_half_written_is_cleared_away_and_not_taken_for_a_chec
     assert other.restored.manifest is None
     assert not (tmp_path / "writing-2").exists()
     other.close()
+
+
+def test_one_whose_name_does_not_get_to_the_disk_failed_and_is_not_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept, fleet = grown(tmp_path, steps=50)
+    kept.write()
+    kept.write()
+
+    def refuse(path: Path) -> None:
+        if path == tmp_path:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(folders, "sync_folder", refuse)
+        with pytest.raises(OSError, match="Input/output error"):
+            kept.write()
+    assert kept.folder.numbers() == [2, 1]
+    fleet.step()
+    kept.write()
+    kept.write()
+    inodes = [{file.stat().st_ino for file in kept.folder.checkpoint(number).iterdir()} for number in (4, 3)]
+    assert not inodes[0] & inodes[1]
+    kept.close()
