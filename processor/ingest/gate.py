@@ -1,15 +1,6 @@
-"""Admission: decides for every batch whether it reaches the consumers, and knows what each stream lacks.
+"""The one way in: decides for every batch whether it reaches the consumers, and knows what each stream lacks.
 
-What becomes of a batch, by its incarnation and sequence number:
-
-    current incarnation, in an open range        REPAIRED   applied; the range shrinks
-    older incarnation, in an open range of it    REPAIRED   its L2 half applied
-    older incarnation otherwise                  STALE      dropped
-    newer incarnation                            ADMITTED   the instance is fenced; a fresh cursor
-    seq <= last_seq otherwise                    DUPLICATE  dropped
-    seq > last_seq + 1                           ADMITTED   the hole becomes a missing range
-    next in order                                ADMITTED   applied
-    from before the mark of a departure          STALE      dropped
+What becomes of a batch is a table in `admission`; here it is carried out.
 
 Concurrency: one lock guards everything and is held across the fan-out, so consumers see the batches of a
 stream in the order of their admission, whichever thread offers them, and a fence never overtakes a batch.
@@ -28,6 +19,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from processor.batch import EventBatch
+from processor.ingest.admission import ADMISSION, DEPARTED, KNOWN, NEWER, OLDER, Standing, standing_of
 from processor.ingest.broadcaster import Broadcaster
 from processor.ingest.capture import Plain, capture_cursor, capture_marks, restore_cursors, restore_mark
 from processor.ingest.ledger import Ledger, Log
@@ -281,17 +273,27 @@ class EventGate:
                 self._broadcaster.expire(watermark - clock_skew)
 
     def _admit(self, batch: EventBatch, position: Position | None) -> IngestResult:
-        if self._ledger.marks and self._ledger.departed(batch.instance_id, position):
-            return IngestResult.STALE
         cursor = self._ledger.cursors.get(batch.instance_id)
-        if cursor is None:
-            cursor = self._ledger.open(batch.instance_id, batch.incarnation)
-        elif batch.incarnation < cursor.incarnation:
-            return self._admit_older(cursor, batch, position)
-        elif batch.incarnation > cursor.incarnation:
-            self._ledger.renew(cursor, batch.incarnation)
-        elif batch.seq <= cursor.last_seq:
-            return self._admit_late(cursor, batch, position)
+        departed = bool(self._ledger.marks) and self._ledger.departed(batch.instance_id, position)
+        standing = standing_of(batch, cursor, departed)
+        result = ADMISSION[standing]
+        if result is IngestResult.ADMITTED:
+            if cursor is None:
+                cursor = self._ledger.open(batch.instance_id, batch.incarnation)
+            elif standing is NEWER:
+                self._ledger.renew(cursor, batch.incarnation)
+            self._advance(cursor, batch, position)
+        elif cursor is not None and standing is not DEPARTED:
+            if standing is not OLDER:
+                cursor.heard(position)
+            if result is IngestResult.REPAIRED:
+                self._repair(cursor, batch)
+            else:
+                self._watch_for_conflict(cursor, batch, standing)
+        return result
+
+    def _advance(self, cursor: Cursor, batch: EventBatch, position: Position | None) -> None:
+        """Apply a batch beyond the cursor, and move the cursor there."""
         if batch.seq != cursor.last_seq + 1 or cursor.ranges:
             self._expose(cursor, batch, position)
         cursor.last_seq = batch.seq
@@ -300,7 +302,6 @@ class EventGate:
         cursor.note(batch)
         if cursor.ranges or cursor.had_open or cursor.gap_detected:
             self._ledger.reconcile(cursor)
-        return IngestResult.ADMITTED
 
     def _expose(self, cursor: Cursor, batch: EventBatch, position: Position | None) -> None:
         """Note what lies between the cursor and a batch beyond it."""
@@ -316,33 +317,29 @@ class EventGate:
             where = f"{cursor.instance_id}, incarnation {cursor.incarnation}"
             logger.warning("%s: batches %d to %d did not come", where, first, last)
 
-    def _admit_late(self, cursor: Cursor, batch: EventBatch, position: Position | None) -> IngestResult:
-        cursor.heard(position)
-        if not cursor.ranges.open or cursor.ranges.repair(batch.incarnation, batch.seq) is None:
+    def _repair(self, cursor: Cursor, batch: EventBatch) -> None:
+        """Apply a batch that an open range holds."""
+        held = cursor.ranges.repair(batch.incarnation, batch.seq)
+        assert held is not None
+        self._ledger.apply(cursor, batch, held.epoch, repaired=True)
+        if batch.incarnation == cursor.incarnation:
+            cursor.note(batch)
+        self._ledger.reconcile(cursor)
+
+    def _watch_for_conflict(self, cursor: Cursor, batch: EventBatch, standing: Standing) -> None:
+        """See whether a batch that is dropped tells of another process under the same id."""
+        if standing is KNOWN:
             cursor.stale_run = 0
             if cursor.contradicts(batch):
                 cursor.conflict = True
                 self._warn_of_conflict(cursor, f"batch {batch.seq} came twice, with different contents")
-            return IngestResult.DUPLICATE
-        self._ledger.apply(cursor, batch, cursor.epoch, repaired=True)
-        cursor.note(batch)
-        self._ledger.reconcile(cursor)
-        return IngestResult.REPAIRED
-
-    def _admit_older(self, cursor: Cursor, batch: EventBatch, position: Position | None) -> IngestResult:
-        held = cursor.ranges.repair(batch.incarnation, batch.seq) if cursor.ranges.open else None
-        if held is None:
-            cursor.stale_run += 1
-            # An incarnation whose own clock runs past what its successor said is alive beside it.
-            if batch.ts > cursor.last_event_ts > 0:
-                cursor.conflict = True
-            if cursor.in_conflict():
-                self._warn_of_conflict(cursor, f"the older incarnation {batch.incarnation} is heard")
-            return IngestResult.STALE
-        cursor.heard(position)
-        self._ledger.apply(cursor, batch, held.epoch, repaired=True)
-        self._ledger.reconcile(cursor)
-        return IngestResult.REPAIRED
+            return
+        cursor.stale_run += 1
+        # An incarnation whose own clock runs past what its successor said is alive beside it.
+        if batch.ts > cursor.last_event_ts > 0:
+            cursor.conflict = True
+        if cursor.in_conflict():
+            self._warn_of_conflict(cursor, f"the older incarnation {batch.incarnation} is heard")
 
     def _lose_missing(self, cursor: Cursor, reason: LossReason) -> None:
         for held in cursor.ranges:

@@ -202,6 +202,11 @@ class RangeSet:
         ended = [replace(tail, last=last)] if tail.first <= last else []
         self._splice(len(self._ranges) - 1, len(self._ranges), ended)
 
+    def waits_for(self, incarnation: int, seq: int) -> bool:
+        """Whether an open range holds `seq`."""
+        index = self._holding(incarnation, seq) if self.open else None
+        return index is not None and self._ranges[index].is_open
+
     def repair(self, incarnation: int, seq: int) -> SeqRange | None:
         """Take `seq` out of the open range that holds it and return that range; None if no open one does."""
         index = self._holding(incarnation, seq)
