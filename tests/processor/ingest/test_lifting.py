@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from processor.ingest import lifting
@@ -17,6 +17,7 @@ from processor.ingest.decode_kernels import LIFTED_TEXT
 from processor.ingest.lifting import Lift
 from processor.ingest.wire_forms import DecodeError
 
+untimed = settings(deadline=None)  # the first call compiles the kernels
 MAX_TOKENS = 8
 PLACE = ("batches", 0)
 LONG = "A" * LIFTED_TEXT
@@ -43,6 +44,7 @@ def test_the_tokens_of_entries_come_as_one_array_with_where_each_begins() -> Non
     assert tokens.dtype == np.uint32
 
 
+@untimed
 @given(st.lists(st.lists(st.integers(0, 2**32 - 1), max_size=MAX_TOKENS), max_size=8), st.randoms())
 def test_tokens_are_resolved_for_any_choice_of_entries(said: list[list[int]], random: Any) -> None:
     lifted, left = lift([{"token_ids": ids} for ids in said])
@@ -68,6 +70,7 @@ def test_a_string_where_tokens_should_be_is_told_with_its_entry() -> None:
     assert caught.value.loc == ("batches", 0, "entries", 1, "token_ids")
 
 
+@untimed
 @given(st.binary(max_size=200))
 def test_a_column_is_decoded_whether_lifted_or_not(raw: bytes) -> None:
     text = base64.b64encode(raw).decode()
@@ -76,6 +79,7 @@ def test_a_column_is_decoded_whether_lifted_or_not(raw: bytes) -> None:
     assert lifted.blob(text, PLACE).tobytes() == raw
 
 
+@untimed
 @given(st.binary(max_size=200))
 def test_a_long_column_is_decoded_slice_by_slice(raw: bytes) -> None:
     with pytest.MonkeyPatch.context() as patch:

@@ -7,13 +7,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from processor.ingest import pieces
 from processor.ingest.pieces import Document, is_array, is_object, members, root, runs, text_of
 from processor.ingest.wire_forms import DecodeError
 
+untimed = settings(deadline=None)  # the first call compiles the kernels
 values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=4), inner, max_size=4),
@@ -73,6 +74,7 @@ def test_a_name_that_only_begins_like_one_asked_for_is_another() -> None:
     assert members(whole, root(whole), {"seq"}, ()) == {}
 
 
+@untimed
 @given(st.dictionaries(st.sampled_from(["seq", "entries", "x", "ü", ""]), values), st.sampled_from([None, 1]))
 def test_members_of_any_object_are_what_a_decoder_finds(said: dict[str, Any], indent: int | None) -> None:
     whole = document(json.dumps(said, ensure_ascii=False, indent=indent))
@@ -81,6 +83,7 @@ def test_members_of_any_object_are_what_a_decoder_finds(said: dict[str, Any], in
     assert {name: at(whole, span) for name, span in found.items()} == expected
 
 
+@untimed
 @given(st.lists(values, max_size=20), st.sampled_from([None, 1]), st.integers(1, 60))
 def test_the_runs_of_any_array_make_it_up_and_no_run_of_several_is_too_long(
     said: list[Any], indent: int | None, size: int

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from processor.batch import EventBatch
@@ -238,6 +238,7 @@ def histories(draw: st.DrawFn) -> list[EventBatch]:
     return found
 
 
+@settings(deadline=None)  # the first example compiles the kernels
 @given(histories(), st.data())
 def test_after_re_applying_the_state_is_as_if_nothing_had_ever_been_missing(
     history: list[EventBatch], data: st.DataObject
