@@ -12,7 +12,7 @@ from collections.abc import Iterable
 MAX_PLACES = 4096
 """Emitters and partitions kept; with so many, any record may have been anyone's."""
 
-Place = tuple[bytes | None, int]
+Skipped = tuple[bytes | None, int]
 """The key of a skipped record, None if it had none, and its partition."""
 
 
@@ -20,7 +20,7 @@ class SkippedRecords:
     """The places of skipped records. One thread adds; any may ask."""
 
     def __init__(self) -> None:
-        self._places: set[Place] = set()
+        self._places: set[Skipped] = set()
 
     def add(self, key: bytes | None, partition: int) -> None:
         """A record was skipped."""

@@ -62,8 +62,8 @@ def test_only_so_many_batches_are_held_and_room_that_is_left_is_used(
     assert owed.hold(batch(5), [CAPACITY], None)
 
 
-def test_only_so_many_places_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(failures, "MAX_PLACES", 2)
+def test_of_only_so_many_batches_is_it_known_who_lacks_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(failures, "MAX_KNOWN", 2)
     owed = Failures()
     assert [owed.hold(batch(seq), [CAPACITY], None) for seq in (1, 2, 3)] == [True, True, False]
     assert owed.take(batch(3)) is None
