@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 from hypothesis import strategies as st
@@ -15,7 +15,7 @@ from processor.ingest.broadcaster import EventConsumer
 from processor.ingest.gate import IngestResult
 from processor.ingest.stream import StreamStatus
 from tests.model.gate import Admitted, Gate, Refused, Result
-from tests.model.machines import WINDOW, Sent, instances
+from tests.model.machines import WINDOW, Sent, Utterance, instances, utterances
 from tests.model.stream import Stream
 from tests.model.two_gates import TwoGates
 
@@ -110,6 +110,15 @@ class GateMachine(TwoGates):
     @rule(listener=st.integers(0, len(LISTENERS) - 1), batches=st.sampled_from((0, 1, 2, 9)))
     def a_consumer_refuses_what_comes_next(self, listener: int, batches: int) -> None:
         self.told[listener].refuses = self.tells[listener].refuses = batches
+
+    @rule(instance=instances, utterance=utterances, listener=st.integers(0, len(LISTENERS) - 1))
+    def a_consumer_will_not_have_a_batch_at_all(
+        self, instance: str, utterance: Utterance, listener: int
+    ) -> None:
+        self.a_consumer_refuses_what_comes_next(listener, 9)
+        self.emits(instance, [replace(utterance, arrives=True)])
+        self.time_passes(0.0, 0, 5)
+        self.a_consumer_refuses_what_comes_next(listener, 0)
 
     @rule(gap=st.none() | st.booleans(), nobody=instances.map(lambda name: name + "?"))
     def streams_are_asked_for(self, gap: bool | None, nobody: str) -> None:

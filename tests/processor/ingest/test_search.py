@@ -86,9 +86,11 @@ def test_where_all_of_a_stretch_lies_before_the_departure_nothing_is_searched() 
 
 
 def test_a_departure_proves_nothing_where_the_emitter_was_never_heard_or_nothing_lacks_from_before() -> None:
-    held = lacking(5, 6, {0: 100, 1: 50})
+    held = lacking(5, 6, {0: 100, 1: 50, 2: 30})
     knowledge = known({0: 0}, {0: 80}, {0: (1, 1)})
-    searches, hidden = searches_for("server-1", [held], read_as_shown, {0}, knowledge, mark={0: 60, 1: 40})
+    searches, hidden = searches_for(
+        "server-1", [held], read_as_shown, {0}, knowledge, mark={0: 60, 1: 40, 2: 30}
+    )
     assert [(s.start, s.until, s.hidden()) for s in searches] == [(80, 100, []), (40, 50, [])]
     assert hidden == []
 
