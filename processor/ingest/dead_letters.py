@@ -7,6 +7,7 @@ out why.
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Mapping
 from typing import Any
 
@@ -18,7 +19,7 @@ from producer.throttle import Throttle
 logger = logging.getLogger(__name__)
 
 FLUSH_TIMEOUT = 2.0
-"""Seconds that `close` waits for copies under way."""
+"""Seconds to wait for copies under way."""
 
 
 class DeadLetters:
@@ -38,6 +39,8 @@ class DeadLetters:
         self.lost = 0
         self._topic = topic
         self._throttle = Throttle()
+        # The thread that reads and the one that writes checkpoints both hear of deliveries.
+        self._counting = threading.Lock()
         self._producer: Producer | None = None
         if topic:
             self._producer = Producer({**settings, "error_cb": self._on_error}, logger=client_logger)
@@ -54,10 +57,15 @@ class DeadLetters:
         if self._producer is not None:
             self._copy(self._producer, message, reason)
 
+    def flush(self) -> int:
+        """Wait a moment for copies under way; how many still are."""
+        return self._producer.flush(FLUSH_TIMEOUT) if self._producer is not None else 0
+
     def close(self) -> None:
-        """Wait a moment for copies under way."""
-        if self._producer is not None:
-            self.lost += self._producer.flush(FLUSH_TIMEOUT)
+        """Wait a moment for copies under way, and count those as lost that still are."""
+        left = self.flush()
+        with self._counting:
+            self.lost += left
 
     def _copy(self, producer: Producer, message: Message, reason: str) -> None:
         headers: list[tuple[str, str | bytes | None]] = [
@@ -80,8 +88,10 @@ class DeadLetters:
             self._note_lost(error.str())
 
     def _note_lost(self, reason: str) -> None:
-        self.lost += 1
-        if self.lost == 1:
+        with self._counting:
+            self.lost += 1
+            first = self.lost == 1
+        if first:
             logger.warning("topic %r did not take a dead letter: %s", self._topic, reason)
 
     def _on_error(self, error: KafkaError) -> None:

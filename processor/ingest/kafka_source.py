@@ -148,6 +148,9 @@ class KafkaEventSource:
             positions: as they were at the instant that the capture is of; now, if not given. Only they have
                 to be taken together with the state: all else holds whenever it is taken.
         """
+        if self._dead_letters is not None:
+            # Who goes on from this capture does not read the records again that these are copies of.
+            self._dead_letters.flush()
         return self._log.capture(positions)
 
     def restore(self, data: Mapping[str, Any]) -> None:

@@ -164,6 +164,20 @@ def test_what_cannot_be_decoded_is_skipped_counted_logged_once_and_copied(
     delete_topic(kafka_broker.bootstrap, dead)
 
 
+def test_what_a_capture_is_behind_of_has_been_copied(
+    kafka_broker: RunningBroker, topic: str, read: Callable[..., Reader]
+) -> None:
+    dead = topic + "-dead"
+    create_topic(kafka_broker.bootstrap, dead)
+    send(kafka_broker, topic, [b"{"])
+    # The producer would gather copies for a minute.
+    reader = read(kafka_broker.bootstrap, topic, dead_letter_topic=dead, properties={"linger.ms": "60000"})
+    reader.wait_for_end(1)
+    assert reader.source.capture()["positions"] == {"0": 1}
+    assert [copy.value() for copy in read_all(kafka_broker.bootstrap, dead, 1)] == [b"{"]
+    delete_topic(kafka_broker.bootstrap, dead)
+
+
 def test_a_copy_that_the_topic_for_it_does_not_take_is_counted(
     kafka_broker: RunningBroker, topic: str, read: Callable[..., Reader]
 ) -> None:
