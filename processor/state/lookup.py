@@ -59,7 +59,7 @@ class KeyInfo:
     """What the directory knows of a key.
 
     Attributes:
-        placements: sorted by (instance_id, tier, backend); empty if nobody holds the key.
+        placements: sorted by (instance_id, tier, backend), shared ones behind; empty if nobody holds the key.
         token_ids: uint32 tokens of the key's chunk, told by any of its keys; empty if unknown or in listings.
         num_tokens: how many tokens are known.
         access_count: accesses since the key came to life.
@@ -212,7 +212,7 @@ class KeyReader:
         return [
             KeyInfo(
                 key=known[i],
-                placements=sorted(placements[i], key=lambda p: (p.instance_id, p.tier.value, p.backend)),
+                placements=sorted(placements[i], key=_place_order),
                 token_ids=tokens[end - held : end] if with_tokens else _NO_TOKENS,
                 num_tokens=held,
                 access_count=accesses[i],
@@ -269,6 +269,10 @@ class _KeyColumns:
         chunks = np.zeros(len(rows), np.int32)
         find_told_chunks(reader._addresses, self._digests, self._hash_lens, rows, chunks)
         return chunks
+
+
+def _place_order(placement: Placement) -> tuple[str, str, str, bool]:
+    return placement.instance_id, placement.tier.value, placement.backend, placement.shared
 
 
 def _restrict(info: KeyInfo, tier: int, instance_id: str, backend: str) -> KeyInfo:

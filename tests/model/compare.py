@@ -70,13 +70,10 @@ def assert_same_listing(
 
 
 def held(info: KeyInfo) -> list[Held]:
-    """The placements of a key; the engine's order says nothing of a private and a shared one of one name."""
-    order = [(p.instance_id, p.tier, p.backend) for p in info.placements]
-    assert order == sorted(order)
-    placements = [
+    """The placements of a key, in the engine's order."""
+    return [
         Held(p.instance_id, p.incarnation, p.tier, p.backend, p.size_bytes, p.shared) for p in info.placements
     ]
-    return sorted(placements, key=lambda h: (h.instance_id, h.tier, h.backend, h.shared))
 
 
 def matches(engine: KeyDirectory, query: Sequence[int], namespace: Namespace) -> list[Match]:
