@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from processor.ingest.source import Horizon, Mark, Position
-from processor.ingest.transitions import next_state
+from producer.transitions import next_state
 
 MAX_RANGES = 1024
 """Ranges kept for one emitter, over all its incarnations."""

@@ -36,8 +36,8 @@ from processor.ingest.scanner import ScanCounters, Scanner
 from processor.ingest.search import Hidden, Knowledge, Scan, Search, plan, searches_for, verdicts
 from processor.ingest.source import Mark, ReplayTotals
 from processor.ingest.stream import ReplayStatus
-from processor.ingest.transitions import next_state
 from producer.throttle import Throttle
+from producer.transitions import next_state
 
 logger = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ import pytest
 from processor.ingest import ranges, replay
 from processor.ingest.ranges import RangeEvent, RangeState
 from processor.ingest.replay import ReplayEvent, ReplayState
-from processor.ingest.transitions import TransitionError, next_state
+from producer.transitions import TransitionError, next_state
 
 CYCLES: dict[str, tuple[Mapping[Any, Any], type[Enum], type[Enum]]] = {
     "range": (ranges.TRANSITIONS, RangeState, RangeEvent),
