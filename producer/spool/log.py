@@ -154,21 +154,28 @@ class SpoolLog:
         """Bring what was written to disk, if anything was.
 
         Raises:
-            OSError: the disk fails.
+            OSError: the disk fails. What it did not take is tried again the next time.
         """
         with self._guard:
             if not self._dirty:
                 return
             self._dirty = False
-            done, self._unsynced = self._unsynced, []
+            ended = self._unsynced[:]
             current = [] if self._active is None else [self._active]
-        try:
-            for descriptor in (*done, *current, self._acknowledged):
-                os.fdatasync(descriptor)
-            os.fsync(self._folder_fd)
-        finally:
-            for descriptor in done:
-                os.close(descriptor)
+        failed: dict[int, OSError] = {}
+        for descriptor in (*ended, *current, self._acknowledged, self._folder_fd):
+            try:
+                (os.fsync if descriptor == self._folder_fd else os.fdatasync)(descriptor)
+            except OSError as error:
+                failed[descriptor] = error
+        with self._guard:
+            self._dirty |= bool(failed)
+            for descriptor in ended:
+                if descriptor not in failed or _gone(descriptor):
+                    self._unsynced.remove(descriptor)
+                    os.close(descriptor)
+        if failed:
+            raise next(iter(failed.values()))
 
     def close(self) -> None:
         """Bring everything to disk and let go of the folder, with no segment left where nothing waits."""
@@ -289,6 +296,11 @@ class SpoolLog:
 def _write_all(descriptor: int, data: bytes, offset: int) -> None:
     if os.pwrite(descriptor, data, offset) != len(data):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def _gone(descriptor: int) -> bool:
+    """Whether the file has no name any more: it needs no sync, and takes room for as long as it is open."""
+    return os.fstat(descriptor).st_nlink == 0
 
 
 def _read_acknowledged(descriptor: int) -> int:

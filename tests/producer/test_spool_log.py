@@ -16,7 +16,13 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from producer.spool.log import SpoolError, SpoolFull, SpoolInUse, SpoolLog
 from producer.spool.segment import HEADER, frame
-from tests.producer.disk import after_crash, files_limited_to, segments
+from tests.producer.disk import (
+    FailingSync,
+    after_crash,
+    files_limited_to,
+    removed_files_still_open,
+    segments,
+)
 
 MEBIBYTE = 2**20
 SEGMENT = 256
@@ -264,6 +270,48 @@ def test_a_full_disk_has_room_again_when_what_is_on_it_is_acknowledged(tmp_path:
         assert not segment.exists()
         assert log.append(b"key", bytes(100)) == 8
     assert contents(log) == {8: bytes(100)}
+    log.close()
+
+
+@pytest.mark.parametrize("which", [0, 1, 2, 3, 4])
+def test_what_the_disk_did_not_sync_is_synced_the_next_time_and_all_else_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, which: int
+) -> None:
+    log = opened(tmp_path)
+    fill(log, [bytes(100)] * 6)
+    names = [*(path.name for path in segments(tmp_path)), "acknowledged", tmp_path.name]
+    disk = FailingSync(monkeypatch)
+    disk.failing = {names[which]}
+    for attempt in (1, 2):
+        with pytest.raises(OSError, match="Input/output error"):
+            log.sync()
+        assert disk.refused == [names[which]] * attempt
+        assert set(disk.synced) == set(names) - disk.failing
+    disk.failing.clear()
+    log.sync()
+    assert names[which] in disk.synced
+    disk.synced.clear()
+    log.sync()
+    assert disk.synced == [], "everything is on disk"
+    log.close()
+
+
+def test_segments_that_are_gone_are_not_held_for_a_disk_that_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = opened(tmp_path)
+    fill(log, [bytes(100)] * 6)
+    ended = [path.name for path in segments(tmp_path)][:-1]
+    disk = FailingSync(monkeypatch)
+    disk.failing = set(ended)
+    with pytest.raises(OSError, match="Input/output error"):
+        log.sync()
+    log.acknowledge(log.next)
+    assert len(removed_files_still_open(tmp_path)) == len(ended) == 2
+    with pytest.raises(OSError, match="Input/output error"):
+        log.sync()
+    assert removed_files_still_open(tmp_path) == []
+    log.sync()
     log.close()
 
 

@@ -21,7 +21,7 @@ from producer.sinks.protocol import Answer, PublishError
 from producer.sinks.spool import SpoolSink
 from producer.spool.log import SpoolInUse
 from producer.wire import Wire, decode, encode_batch, envelope
-from tests.producer.disk import after_crash, files_limited_to, segments
+from tests.producer.disk import after_crash, descriptor_name, files_limited_to, segments
 from tests.waiting import wait_for
 
 Number = tuple[int, int]
@@ -342,10 +342,6 @@ def test_records_reach_the_disk_within_the_interval(
     with spooling(tmp_path, carrier, sync_interval=0.05) as sink:
         sink.publish([batch(1)])
         wait_for(lambda: any(name.endswith(".segment") for name in synced), what="the segment to be synced")
-
-
-def descriptor_name(descriptor: int) -> str:
-    return str(Path(f"/proc/self/fd/{descriptor}").readlink())
 
 
 def test_a_second_emitter_on_the_folder_is_refused(tmp_path: Path, carrier: MemoryCarrier) -> None:
