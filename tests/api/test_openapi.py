@@ -18,6 +18,7 @@ from schemathesis.specs.openapi.checks import (
 
 from api.openapi import document
 from producer.events import Tier
+from tests.api.operations import OPERATIONS
 from tests.api.serving import entries_of, serving, store, tokens
 
 CHECKS: list[Any] = [
@@ -29,12 +30,6 @@ CHECKS: list[Any] = [
 SEQUENCE = tokens(1, 2, 3, 4, 5, 6, 7, 8)
 
 
-OPERATIONS = {
-    (path, method): operation
-    for path, operations in document()["paths"].items()
-    for method, operation in operations.items()
-    if method != "parameters"
-}
 MODES = [(path, method, GenerationMode.POSITIVE) for path, method in OPERATIONS] + [
     (path, method, GenerationMode.NEGATIVE)
     for (path, method), operation in OPERATIONS.items()

@@ -18,8 +18,8 @@ from schemathesis.specs.openapi.checks import (
 
 from api.client import Client
 from api.openapi import document
+from tests.api.operations import OPERATIONS
 from tests.api.serving import Serving, entries_of, not_started, store, tokens
-from tests.api.test_openapi import OPERATIONS
 
 CHECKS: list[Any] = [
     status_code_conformance,

@@ -147,3 +147,16 @@ def encoded(key: ObjectKey) -> dict[str, Any]:
         "object_group_id": key.object_group_id,
         "cache_salt": key.cache_salt,
     }
+
+
+def alike(our_answer: Answer, their_answer: Answer) -> None:
+    """Two refusals have the same status and shape; where both name a field, ours points there or further."""
+    assert 400 <= our_answer.status < 500
+    assert our_answer.status == their_answer.status, (our_answer, their_answer)
+    ours, theirs = our_answer.body["detail"], their_answer.body["detail"]
+    assert type(ours) is type(theirs)
+    if our_answer.status != 422:
+        return
+    for problem in ours:
+        assert {"type", "loc", "msg", "input"} <= problem.keys()
+    assert ours[0]["loc"][0] == theirs[0]["loc"][0]

@@ -12,9 +12,9 @@ import pytest
 from producer.events import CacheEventBatch, CacheEventEntry, EventType, ObjectKey, Tier
 from producer.wire import encode_rows
 from tests.interop import fleet
+from tests.interop.answers import alike
 from tests.interop.conftest import Ours
 from tests.interop.peers import SCRIPTS, Answer, Coordinator, PeerCoordinator, our_coordinator, process
-from tests.interop.test_refusals import alike
 from tests.waiting import wait_for
 
 pytestmark = pytest.mark.needs("peer")

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from producer.wire import encode_rows
+from tests.interop.answers import alike
 from tests.interop.conftest import Ours
-from tests.interop.peers import Answer, PeerCoordinator
+from tests.interop.peers import PeerCoordinator
 from tests.interop.story import story
 
 pytestmark = pytest.mark.needs("peer")
@@ -189,16 +190,3 @@ def test_one_bad_entry_refuses_the_whole_request(peer: PeerCoordinator, ours: Ou
 def refused_alike(peer: PeerCoordinator, ours: Ours, path: str, body: bytes) -> None:
     with ours() as us:
         alike(us.send(path, body), peer.send(path, body))
-
-
-def alike(our_answer: Answer, their_answer: Answer) -> None:
-    """The same status and shape; where both name a field, ours points there or further in."""
-    assert 400 <= our_answer.status < 500
-    assert our_answer.status == their_answer.status, (our_answer, their_answer)
-    ours, theirs = our_answer.body["detail"], their_answer.body["detail"]
-    assert type(ours) is type(theirs)
-    if our_answer.status != 422:
-        return
-    for problem in ours:
-        assert {"type", "loc", "msg", "input"} <= problem.keys()
-    assert ours[0]["loc"][0] == theirs[0]["loc"][0]

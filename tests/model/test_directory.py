@@ -13,8 +13,8 @@ from producer.events import CacheEventBatch, CacheEventEntry, EventType, Namespa
 from tests.model.compare import assert_same_directory, assert_same_keys
 from tests.model.crowd import NAMESPACE, RANK, change, key, texts
 from tests.model.directory import Directory
+from tests.model.directory_machine import Both
 from tests.model.gate import Gate
-from tests.model.test_directory_machine import Both
 
 STORE, DELETE, ACCESS = EventType.STORE, EventType.DELETE, EventType.ACCESS
 L1, L2 = Tier.L1, Tier.L2

@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis.stateful import invariant, precondition
 
 from processor.ingest.broadcaster import EventConsumer
+from tests.model.directory_machine import DirectoryMachine
 from tests.model.gate import Gate
 from tests.model.machines import WINDOW
-from tests.model.test_directory_machine import DirectoryMachine
 from tests.model.two_gates import TwoGates
 
 

@@ -13,7 +13,7 @@ from processor.membership import Membership
 from processor.state.capacity import CapacityRegistry
 from processor.state.registry import Instance
 from producer.events import EventType, Tier
-from tests.processor.state.test_registry import Clock
+from tests.clock import Clock
 
 TIMEOUT = 30.0
 

@@ -11,7 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from processor.ingest.source import PartitionStatus, ReplayCapability, SourceStatus
 from processor.service import CheckpointError, Config, Service
-from tests.processor.durability.test_checkpoints import disk_full_beyond
+from tests.producer.disk import files_limited_to
 
 MAX_LAG = 5.0
 
@@ -102,14 +102,14 @@ def test_a_checkpoint_that_fails_is_warned_of_until_the_next_one_succeeds(tmp_pa
     )
     service.start()
     try:
-        with disk_full_beyond(1_000), pytest.raises(CheckpointError):
+        with files_limited_to(1_000), pytest.raises(CheckpointError):
             service.checkpoint().result(60)
         (warning,) = service.warnings()
         assert re.fullmatch("no checkpoint could be written yet: .*File too large.*", warning)
         assert service.not_ready() == []
         service.checkpoint().result(60)
         assert service.warnings() == []
-        with disk_full_beyond(1_000), pytest.raises(CheckpointError):
+        with files_limited_to(1_000), pytest.raises(CheckpointError):
             service.checkpoint().result(60)
         (warning,) = service.warnings()
         assert re.fullmatch(r"no checkpoint since [-0-9]{10} [:0-9]{8}: .*File too large.*", warning)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,6 +11,7 @@ import pytest
 from producer.bindings import UNBOUND
 from producer.changes import Capacity, ChangeLog, Group, Kind
 from producer.events import ContractError, EventType, ObjectKey, Tier
+from tests.clock import Clock
 
 STORE = Kind(EventType.STORE, Tier.L1, "dram")
 DELETE = Kind(EventType.DELETE, Tier.L1, "dram")
@@ -19,17 +19,9 @@ KEYS = [ObjectKey(bytes([number]) * 32, "llama", 1) for number in range(6)]
 TOKENS = np.arange(4, dtype=np.uint32)
 
 
-@dataclass
-class Clock:
-    now: float = 100.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 @pytest.fixture
 def clock() -> Clock:
-    return Clock()
+    return Clock(100.0)
 
 
 @pytest.fixture

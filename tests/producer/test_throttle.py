@@ -8,13 +8,7 @@ from confluent_kafka import Consumer
 
 from producer import throttle
 from producer.throttle import ClientThrottle, Throttle
-
-
-class Clock:
-    now = 5.0
-
-    def __call__(self) -> float:
-        return self.now
+from tests.clock import Clock
 
 
 def test_what_was_due_is_due_again_after_the_interval_and_not_before() -> None:

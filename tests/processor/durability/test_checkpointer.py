@@ -11,7 +11,7 @@ from processor.durability.checkpointer import Checkpointer
 from processor.durability.errors import CheckpointAbandoned, CheckpointError
 from processor.durability.quiesce import Capture
 from tests.processor.durability.keeping import Kept, answers, grown
-from tests.processor.durability.test_checkpoints import disk_full_beyond
+from tests.producer.disk import files_limited_to
 from tests.waiting import wait_for
 
 
@@ -32,7 +32,7 @@ def test_it_writes_by_the_clock(tmp_path: Path) -> None:
     kept, _ = grown(tmp_path, steps=20)
     checkpointer = Checkpointer(kept.writer, 0.01, Told(kept))
     checkpointer.start()
-    wait_for(lambda: checkpointer.counts()[1] >= 3, 30, "no three checkpoints")
+    wait_for(lambda: checkpointer.counts()[1] >= 3, 30, "three checkpoints")
     checkpointer.stop(30)
     kept.close()
 
@@ -75,7 +75,7 @@ def test_whoever_asks_while_one_is_written_gets_one_that_began_later(tmp_path: P
     assert began.wait(30)
     for thread in threads[1:]:
         thread.start()
-    wait_for(lambda: len(checkpointer._asked) == 2, 30, "nobody else asks")
+    wait_for(lambda: len(checkpointer._asked) == 2, 30, "another one asks")
     go_on.set()
     for thread in threads:
         thread.join()
@@ -91,7 +91,7 @@ def test_a_failure_is_counted_and_told_to_who_asked_and_the_next_one_succeeds(
     told = Told(kept)
     checkpointer = Checkpointer(kept.writer, 0, told)
     checkpointer.start()
-    with disk_full_beyond(1_000), pytest.raises(CheckpointError, match="too large"):
+    with files_limited_to(1_000), pytest.raises(CheckpointError, match="too large"):
         checkpointer.ask().result(60)
     assert checkpointer.counts()[2] == 1
     assert [record.exc_info for record in caplog.records] == [None], "a full disk is told without a traceback"

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import os
-import resource
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -14,6 +11,7 @@ from processor.durability.errors import CheckpointAbandoned, CheckpointMismatch
 from processor.state.directory import KeyDirectory
 from tests.processor.durability.keeping import Kept, answers, grown
 from tests.processor.state.fleet import CHUNK_SIZE, Fleet, directory
+from tests.producer.disk import files_limited_to
 
 pytestmark = pytest.mark.usefixtures("way_of_restoring")
 
@@ -99,17 +97,6 @@ def test_without_hard_links_everything_is_written(tmp_path: Path, monkeypatch: p
     other.close()
 
 
-@contextmanager
-def disk_full_beyond(size: int) -> Iterator[None]:
-    """Writing past `size` of a file fails, as it does where the disk is full."""
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
-
-
 def test_a_full_disk_leaves_the_checkpoints_there_are_and_the_next_one_holds_everything(
     tmp_path: Path,
 ) -> None:
@@ -118,7 +105,7 @@ def test_a_full_disk_leaves_the_checkpoints_there_are_and_the_next_one_holds_eve
     before = answers(kept.held)
     for _ in range(50):
         fleet.step()
-    with disk_full_beyond(3_000), pytest.raises(OSError, match="too large"):
+    with files_limited_to(3_000), pytest.raises(OSError, match="too large"):
         kept.write()
     assert [entry.name for entry in tmp_path.iterdir() if "writing" in entry.name] == []
     kept.close()

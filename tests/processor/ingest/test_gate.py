@@ -17,19 +17,12 @@ from processor.ingest.gate import EventGate, IngestResult, LostRange, StreamStat
 from processor.ingest.ranges import LossReason
 from processor.ingest.source import Position
 from producer.events import EventType
+from tests.clock import Clock
 from tests.processor.ingest.recorder import Recorder, batch
 
 ADMITTED, REPAIRED = IngestResult.ADMITTED, IngestResult.REPAIRED
 DUPLICATE, STALE = IngestResult.DUPLICATE, IngestResult.STALE
 WINDOW = 100.0
-
-
-@dataclass
-class Clock:
-    now: float = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 @dataclass

@@ -5,16 +5,7 @@ import json
 import pytest
 
 from processor.state.registry import Instance, Registry
-
-
-class Clock:
-    """A monotonic clock that goes when told to."""
-
-    def __init__(self) -> None:
-        self.now = 1_000.0
-
-    def __call__(self) -> float:
-        return self.now
+from tests.clock import Clock
 
 
 @pytest.fixture
