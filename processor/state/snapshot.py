@@ -82,6 +82,8 @@ COLUMNS = {
     )
 }
 """What is tracked by pieces. The filter and the namespaces' counts are left out: they are made anew."""
+SMALL = ("meta", "scope_refs", "sites", "instances", "lists")
+"""What is copied whole: the counters, and what is numbered as names are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +111,7 @@ class Snapshot:
 
     Attributes:
         columns: those of `COLUMNS`, as long as they were.
-        small: arrays that are copied whole: `meta` and what is numbered as names are.
+        small: those of `SMALL`, as far as they were in use.
         changed: uint8[LANES, PIECES], 1 for pieces that changed since the last `settle`.
     """
 
@@ -153,17 +155,16 @@ class Shadow:
     def copy(self) -> None:
         """Copy what was collected."""
         runs = self._runs()
-        self._pending[:, : self._most_pieces()] = 0
         sizes = np.cumsum(runs[:, 2])
-        if not len(runs):
-            return
-        if sizes[-1] <= ALONE_BYTES:
+        if len(runs) and sizes[-1] > ALONE_BYTES:
+            half = int(np.searchsorted(sizes, sizes[-1] // 2))
+            other = self._helper.submit(copy_runs, runs, half, len(runs))
+            copy_runs(runs, 0, half)
+            other.result()
+        else:
             copy_runs(runs, 0, len(runs))
-            return
-        half = int(np.searchsorted(sizes, sizes[-1] // 2))
-        other = self._helper.submit(copy_runs, runs, half, len(runs))
-        copy_runs(runs, 0, half)
-        other.result()
+        # Not before: what a failure leaves out is copied for the next checkpoint.
+        self._pending[:, : self._most_pieces()] = 0
 
     def freeze(self) -> Snapshot:
         """Copy what is left and return the state as it is; nothing may be applied meanwhile.
@@ -173,13 +174,17 @@ class Shadow:
         self._collect()
         self.copy()
         tables, parts = self._tables, self._parts
-        small = {
-            "meta": _bytewise(tables.meta),
-            "scope_refs": _bytewise(tables.scope_refs[: len(parts.scopes.names)]),
-            "sites": _bytewise(tables.sites[: len(parts.sites.names)]),
-            "instances": _bytewise(tables.instances[: len(parts.instances.names)]),
-            "lists": _bytewise(tables.lists[:, : len(parts.instances.names)]),
-        }
+        scopes, sites, instances = (
+            len(parts.scopes.names), len(parts.sites.names), len(parts.instances.names)
+        )  # fmt: skip
+        used = (
+            tables.meta,
+            tables.scope_refs[:scopes],
+            tables.sites[:sites],
+            tables.instances[:instances],
+            tables.lists[:, :instances],
+        )
+        small = dict(zip(SMALL, map(_bytewise, used), strict=True))
         columns = {
             name: self._copies.get(name, tables.tokens)[: int(tables.meta[column.length])]
             for name, column in COLUMNS.items()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from processor.state import snapshot as snapshots
 from processor.state.directory import KeyDirectory
 from processor.state.layout import FREE, HIGH_WATER, TOKENS, USED
 from processor.state.snapshot import COLUMNS, Shadow, Snapshot
@@ -43,6 +44,24 @@ def test_changed_pieces_on_top_of_the_last_snapshot_are_a_full_copy(
         assert_alike(snapshot, full_copy(held))
         shadow.release()
         shadow.settle()
+
+
+def test_what_a_failed_copy_left_out_is_in_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    held = directory()
+    shadow = Shadow(held.parts)
+    fleet = Fleet(held, 1, 200)
+    for _ in range(100):
+        fleet.step()
+    monkeypatch.setattr(snapshots, "ALONE_BYTES", 0)
+
+    def refuse(*work: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(shadow._helper, "submit", refuse)
+        with pytest.raises(RuntimeError, match="new thread"):
+            shadow.freeze()
+    assert_alike(shadow.freeze(), full_copy(held))
 
 
 def test_token_rows_freed_while_a_snapshot_is_read_wait_until_it_has_been() -> None:
