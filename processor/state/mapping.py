@@ -1,43 +1,34 @@
 """Files mapped to where a table's rows lie, and moved into memory afterwards.
 
 A mapped file is there at once: nothing is copied, its pages are the page cache's, and a page that is written
-to becomes the process's own while the file stays as it is. It is a beginning and no place to stay, since such
-memory comes in small pages, which slow every access, and a file keeps its disk space while it is mapped, even
-when it was removed. So a thread moves the rows into memory of the usual kind, a few megabytes at a time.
+to becomes the process's own while the file stays as it is. It is a beginning and no place to stay: it comes
+in small pages, which slows every access, and the file keeps its disk space while it is mapped, even when it
+was removed. So a thread moves the rows into memory of the usual kind, a few megabytes at a time.
 
-Each step copies the rows aside and lets the copy take their place, in one step of the kernel's (`mremap`) and
-under the write lock, so that no write is lost. Whoever reads without a lock, as a checkpoint does, finds the
-same bytes before and after, or waits for a moment at a page that is just being exchanged.
+Each step copies the rows aside and lets the copy take their place, in one step of the kernel's and under the
+write lock, so that no write is lost. Whoever reads without a lock, as a checkpoint does, finds the same bytes
+before and after, or waits for a moment at a page that is just being exchanged.
 """
 
 from __future__ import annotations
 
 import ctypes
-import functools
 import logging
 import mmap
-import os
-import sys
 from collections import deque
 from pathlib import Path
 from typing import Any, Final
 
 from numpy.typing import NDArray
 
+from processor.state import pages
+from processor.state.pages import HUGE_PAGE, PAGE
 from processor.state.rwlock import RWLock
 
 logger = logging.getLogger(__name__)
 
-PAGE: Final = mmap.PAGESIZE
-HUGE_PAGE: Final = 2 << 20
 MOST_PIECES: Final = 8_192
 """Every piece stays a mapping of its own, and a process may have 65,530: larger states take larger pieces."""
-
-_PRIVATE, _FIXED, _NORESERVE = 0x02, 0x10, 0x4000
-_READ_WRITE = mmap.PROT_READ | mmap.PROT_WRITE
-_FAILED = ctypes.c_void_p(-1).value
-_POPULATE_READ, _POPULATE_WRITE = 22, 23
-_MAYMOVE, _MOVE_TO, _KEEP_OLD = 1, 2, 4
 
 
 class MappedFiles:
@@ -59,13 +50,12 @@ class MappedFiles:
             path: of a file that is never changed, only removed.
         """
         address, size = rows.ctypes.data, -(-rows.nbytes // PAGE) * PAGE
-        if sys.platform != "linux" or address % PAGE or offset % PAGE or not size:
+        if address % PAGE or offset % PAGE or not size:
             return False
-        with path.open("rb") as file:
-            flags = _PRIVATE | _FIXED | _NORESERVE
-            found = _libc().mmap(address, size, _READ_WRITE, flags, file.fileno(), offset)
-        if found == _FAILED:
-            logger.info("%s is read, since it cannot be mapped: %s", path, os.strerror(ctypes.get_errno()))
+        try:
+            pages.map_file(address, size, path, offset)
+        except OSError as error:
+            logger.info("%s is read, since it cannot be mapped: %s", path, error.strerror)
             return False
         self._ranges.append((address, size))
         self._bytes += size
@@ -84,7 +74,7 @@ class MappedFiles:
             part = min(size, self._size - into)
             if part < size:
                 self._ranges.appendleft((start + part, size - part))
-            self._move(start, self._at + into, part, lock)
+            _move(start, self._at + into, part, lock)
         except OSError as error:
             logger.info("what was restored stays mapped from its files: %s", error.strerror)
             self._ranges.clear()
@@ -99,24 +89,11 @@ class MappedFiles:
         first = ctypes.addressof(ctypes.c_char.from_buffer(self._aside))
         self._at = -(-first // HUGE_PAGE) * HUGE_PAGE
 
-    def _move(self, start: int, aside: int, size: int, lock: RWLock) -> None:
-        libc = _libc()
-        # What may take long is done beforehand: finding memory, and reading the file.
-        if libc.madvise(aside, size, _POPULATE_WRITE) or libc.madvise(start, size, _POPULATE_READ):
-            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
-        with lock.write:
-            ctypes.memmove(aside, start, size)
-            moved = libc.mremap(aside, size, size, _MAYMOVE | _MOVE_TO | _KEEP_OLD, start)
-        if moved == _FAILED:
-            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
 
-
-@functools.cache
-def _libc() -> ctypes.CDLL:
-    libc = ctypes.CDLL(None, use_errno=True)
-    address, size, number = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int
-    libc.mmap.argtypes = (address, size, number, number, number, ctypes.c_long)
-    libc.mremap.argtypes = (address, size, size, number, address)
-    libc.mmap.restype = libc.mremap.restype = address
-    libc.madvise.argtypes = (address, size, number)
-    return libc
+def _move(start: int, aside: int, size: int, lock: RWLock) -> None:
+    # What may take long is done beforehand: finding memory, and reading the file.
+    pages.make_writable(aside, size)
+    pages.make_readable(start, size)
+    with lock.write:
+        ctypes.memmove(aside, start, size)
+        pages.exchange(start, size, aside)

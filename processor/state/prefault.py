@@ -10,10 +10,7 @@ page. With nothing to make ready it moves rows that are still mapped from files 
 
 from __future__ import annotations
 
-import ctypes
-import ctypes.util
 import logging
-import os
 import threading
 from dataclasses import dataclass
 from typing import Any
@@ -21,6 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from processor.state import pages
 from processor.state.layout import (
     BUCKETS,
     CAPACITY,
@@ -35,6 +33,7 @@ from processor.state.layout import (
     Tables,
 )
 from processor.state.mapping import MappedFiles
+from processor.state.pages import HUGE_PAGE, PAGE
 from processor.state.rwlock import RWLock
 
 logger = logging.getLogger(__name__)
@@ -43,10 +42,6 @@ FIRST_ROWS = 131_072
 """Rows made ready at the start, unless an eighth of the table is less: about 200 MB at 256 tokens a chunk."""
 AHEAD_ROWS = 8_192
 """Rows kept ready beyond the end from then on; twice as many are made at a time."""
-
-_POPULATE_WRITE = 23
-_STEP_BYTES = 2 << 20
-_PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 @dataclass(slots=True)
@@ -70,17 +65,17 @@ class Prefault:
         self._columns = _columns(tables)
         self._ends = np.array([column.end for column in self._columns])
         self._wanted = np.zeros(len(self._columns), np.int64)
+        self._able = True
         self._wake = threading.Event()
-        self._idle = threading.Event()
         self._closing = False
-        self._populate = ctypes.CDLL(None, use_errno=True).madvise
-        self._populate.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+        self._finished = threading.Condition()
+        self._asked = self._done = 0
         for i, column in enumerate(self._columns):
             used = int(self._meta[column.end])
             # What is used by now is there.
             column.ready_bytes = used * column.unit
             self._wanted[i] = max(min(FIRST_ROWS, column.rows // 8), used + 2 * AHEAD_ROWS)
-        self._wake.set()
+        self._ask()
         self._thread = threading.Thread(target=self._run, name="prefault", daemon=True)
         self._thread.start()
 
@@ -89,12 +84,12 @@ class Prefault:
         short = self._meta[self._ends] + AHEAD_ROWS > self._wanted
         if short.any():
             self._wanted[short] = self._meta[self._ends][short] + 2 * AHEAD_ROWS
-            self._idle.clear()
-            self._wake.set()
+            self._ask()
 
     def wait(self, timeout: float) -> bool:
-        """Wait until everything wanted is ready; tell whether it is."""
-        return self._idle.wait(timeout)
+        """Wait until all that can be done of what is wanted is done; tell whether it is."""
+        with self._finished:
+            return self._finished.wait_for(lambda: self._done == self._asked, timeout)
 
     def close(self) -> None:
         """End the thread; the tables stay as they are."""
@@ -102,36 +97,39 @@ class Prefault:
         self._wake.set()
         self._thread.join()
 
+    def _ask(self) -> None:
+        self._asked += 1
+        self._wake.set()
+
     def _run(self) -> None:
-        able = moving = True
-        while not self._closing and (able or moving):
-            if self._wake.is_set() or not moving:
-                self._wake.wait()
-                self._wake.clear()
-                able = able and all(map(self._make_all_ready, range(len(self._columns))))
-            moving = moving and self._mapped.move_next(self._lock)
-            if not moving and not self._wake.is_set():
-                self._idle.set()
-        self._idle.set()
+        while not self._closing:
+            self._wake.clear()
+            asked = self._asked
+            # Rows to come go first: the stream waits for them, and for no row that is there.
+            while not self._closing and (self._make_ready() or self._mapped.move_next(self._lock)):
+                pass
+            with self._finished:
+                self._done = asked
+                self._finished.notify_all()
+            self._wake.wait()
 
-    def _make_all_ready(self, index: int) -> bool:
-        column = self._columns[index]
-        wanted = min(int(self._wanted[index]), column.rows) * column.unit
-        while column.ready_bytes < wanted and not self._closing:
-            if not self._make_ready(column):
-                return False
-        return True
+    def _make_ready(self) -> bool:
+        """Make the next few megabytes ready; whether there were any to make."""
+        for column, rows in zip(self._columns, self._wanted.tolist(), strict=True):
+            if self._able and column.ready_bytes < min(rows, column.rows) * column.unit:
+                self._extend(column)
+                return True
+        return False
 
-    def _make_ready(self, column: _Column) -> bool:
-        first = (column.address + column.ready_bytes) // _PAGE * _PAGE
-        last = min(
-            column.address + column.ready_bytes + _STEP_BYTES, column.address + column.rows * column.unit
-        )
-        if self._populate(first, last // _PAGE * _PAGE - first, _POPULATE_WRITE):
-            logger.info("memory cannot be made ready ahead: %s", os.strerror(ctypes.get_errno()))
-            return False
+    def _extend(self, column: _Column) -> None:
+        start, end = column.address + column.ready_bytes, column.address + column.rows * column.unit
+        first, last = start // PAGE * PAGE, min(start + HUGE_PAGE, end)
+        try:
+            pages.make_writable(first, last // PAGE * PAGE - first)
+        except OSError as error:
+            logger.info("memory cannot be made ready ahead: %s", error.strerror)
+            self._able = False
         column.ready_bytes = last - column.address
-        return True
 
 
 def _columns(tables: Tables) -> list[_Column]:

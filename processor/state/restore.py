@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from processor.state.entry_kernels import derive, index_all, unindex_all
@@ -37,8 +38,12 @@ from processor.state.parts import Parts
 from processor.state.snapshot import COLUMNS, Names
 from producer.events import Tier
 
-_OWN = [table + CAPACITY for table in (CHUNKS, KEYS, PLACES, CONTENTS, CLAIMS, POSTS, TOKENS)]
+_OWN = [
+    *(table + CAPACITY for table in (CHUNKS, KEYS, PLACES, CONTENTS, CLAIMS, POSTS, TOKENS)),
+    FILTER_MAX_LOG2,
+]
 """Counters that follow from this directory's own size."""
+_FILTER_PROGRESS = [FILTER_ACTIVE, FILTER_CURSOR, FILTER_PHASE, FILTER_STALE, FILTER_NEXT_SHIFT]
 
 
 class NoRoom(ValueError):
@@ -68,11 +73,7 @@ def adopt(parts: Parts, small: Mapping[str, NDArray[Any]], names: Names) -> None
     indexed now, all in one call, or taken out of the index.
     """
     tables, state = parts.state.tables, parts.state
-    own = tables.meta[_OWN].copy(), int(tables.meta[FILTER_MAX_LOG2]), int(tables.meta[FILTER_VERSION])
-    tables.meta[...] = small["meta"]
-    tables.meta[_OWN], tables.meta[FILTER_MAX_LOG2] = own[:2]
-    tables.meta[[FILTER_ACTIVE, FILTER_CURSOR, FILTER_PHASE, FILTER_STALE, FILTER_NEXT_SHIFT]] = 0
-    tables.meta[FILTER_SHIFT], tables.meta[FILTER_VERSION] = 64 - FILTER_MIN_LOG2, own[2] + 1
+    _adopt_counters(tables.meta, small["meta"])
     for name in ("scope_refs", "sites", "instances"):
         getattr(tables, name)[: len(small[name])] = small[name]
     tables.lists[:, : small["lists"].shape[1]] = small["lists"]
@@ -92,3 +93,13 @@ def adopt(parts: Parts, small: Mapping[str, NDArray[Any]], names: Names) -> None
         index_all(state.addresses, tables.tokens.reshape(-1))
     elif names.blend and not parts.blend:
         unindex_all(state.addresses)
+
+
+def _adopt_counters(meta: NDArray[np.int64], restored: NDArray[np.int64]) -> None:
+    own, version = meta[_OWN], meta[FILTER_VERSION]
+    meta[...] = restored
+    meta[_OWN] = own
+    # The filter is empty: `derive` makes it anew.
+    meta[_FILTER_PROGRESS] = 0
+    meta[FILTER_SHIFT] = 64 - FILTER_MIN_LOG2
+    meta[FILTER_VERSION] = version + 1

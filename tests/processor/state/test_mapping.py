@@ -10,8 +10,9 @@ import pytest
 from numpy.typing import NDArray
 
 from processor.state import mapping
-from processor.state.mapping import HUGE_PAGE, PAGE, MappedFiles
+from processor.state.mapping import MappedFiles
 from processor.state.memory import reserve
+from processor.state.pages import HUGE_PAGE, PAGE
 from processor.state.rwlock import RWLock
 
 WIDTH = 256
@@ -107,12 +108,13 @@ def test_a_file_that_is_removed_meanwhile_is_still_there_for_its_rows(tmp_path: 
     assert (rows[:ROWS] == content).all()
 
 
-def test_rows_that_begin_within_a_page_of_the_file_or_of_memory_are_not_mapped(tmp_path: Path) -> None:
+def test_what_begins_within_a_page_or_is_not_there_is_not_mapped(tmp_path: Path) -> None:
     rows, mapped = table(), MappedFiles()
     written(tmp_path / "rows")
     assert not mapped.map(rows[:ROWS], tmp_path / "rows", 128)
     assert not mapped.map(rows[1:ROWS], tmp_path / "rows", PAGE)
     assert not mapped.map(rows[:0], tmp_path / "rows", PAGE)
+    assert not mapped.map(rows[:ROWS], tmp_path / "not there", PAGE)
     assert not rows.any()
     assert not mapped.move_next(RWLock())
 
