@@ -19,6 +19,10 @@ class CheckpointDamaged(CheckpointError):
     """A file of a checkpoint is missing, cut short or not what was written."""
 
 
+class CheckpointChanged(CheckpointError):
+    """A file that was sound cannot be read any more; a new start will see what is left."""
+
+
 class CheckpointAbandoned(CheckpointError):
     """There was no time left to finish a checkpoint; those before it stand."""
 

@@ -16,7 +16,7 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from processor.durability.errors import CheckpointDamaged
+from processor.durability.errors import CheckpointChanged, CheckpointDamaged
 from processor.durability.manifest import File, checksum
 
 BLOCK = 1 << 20
@@ -74,32 +74,36 @@ def write_document(path: Path, data: bytes) -> File:
     return File(path.name, len(data), checksum(data))
 
 
-def check_array(folder: Path, file: File, array: NDArray[Any]) -> int:
-    """Compare a file with its checksum; return the offset at which its rows begin.
-
-    Args:
-        array: as many rows as there should be, of the form that they should have.
+def check_file(folder: Path, file: File) -> None:
+    """Compare a file with what its manifest says of it.
 
     Raises:
-        CheckpointDamaged: the file is not what was written.
+        CheckpointDamaged: it is not what was written.
     """
-    offset = file.size - array.nbytes
-    header = npy_header(array, max(offset, 0))
-    if offset != len(header):
-        raise CheckpointDamaged(f"{file.name} does not hold as many rows as the manifest says")
     digest, block = xxhash.xxh3_128(), memoryview(bytearray(BLOCK))
     try:
         with (folder / file.name).open("rb", buffering=0) as source:
             os.posix_fadvise(source.fileno(), 0, 0, os.POSIX_FADV_SEQUENTIAL)
-            if os.fstat(source.fileno()).st_size != file.size or source.read(offset) != header:
-                raise CheckpointDamaged(f"{file.name} is not what was written")
-            digest.update(header)
+            size = os.fstat(source.fileno()).st_size
+            if size != file.size:
+                raise CheckpointDamaged(f"{file.name} has {size:,} bytes in place of {file.size:,}")
             while got := source.readinto(block):
                 digest.update(block[:got])
     except OSError as error:
         raise CheckpointDamaged(f"{file.name}: {error.strerror}") from None
     if digest.hexdigest() != file.checksum:
         raise CheckpointDamaged(f"{file.name} is not what was written")
+
+
+def offset_of_rows(file: File, array: NDArray[Any]) -> int:
+    """Where the rows of an array begin in its file.
+
+    Raises:
+        CheckpointDamaged: the file is not as long as so many rows make it.
+    """
+    offset = file.size - array.nbytes
+    if offset != len(npy_header(array, max(offset, 0))):
+        raise CheckpointDamaged(f"{file.name} does not hold as many rows as the manifest says")
     return offset
 
 
@@ -107,7 +111,7 @@ def read_rows(path: Path, offset: int, array: NDArray[Any]) -> None:
     """Fill a contiguous array with the rows of a file that was compared.
 
     Raises:
-        CheckpointDamaged: the file is not what it was any more. The array may be filled in part.
+        CheckpointChanged: it cannot be read any more. The array may be filled in part.
     """
     raw = array.reshape(-1).view(np.uint8).data
     try:
@@ -117,10 +121,12 @@ def read_rows(path: Path, offset: int, array: NDArray[Any]) -> None:
             while at < len(raw):
                 got = source.readinto(raw[at : at + BLOCK])
                 if not got:
-                    raise CheckpointDamaged(f"{path.name} changed while it was read")
+                    raise CheckpointChanged(f"{path} was cut short while it was read: start again")
                 at += got
     except OSError as error:
-        raise CheckpointDamaged(f"{path.name}: {error.strerror}") from None
+        raise CheckpointChanged(
+            f"{path} was sound and cannot be read any more ({error.strerror}): start again"
+        ) from None
 
 
 def _write(file: io.RawIOBase, data: Any) -> None:

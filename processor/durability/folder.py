@@ -4,6 +4,7 @@
     PATH/checkpoint-41/      the one before
     PATH/checkpoint-42/      the current one: the greatest number
     PATH/writing-43/         one being written, or what a crash left of it
+    PATH/leaving-40/         one being removed, or what a crash left of it
 
 A checkpoint is written under a name that nobody reads and gets its own by one rename, when all of it is on
 disk: that is the switch, and there is no pointer beside it that could be lost. Two are kept. They share no

@@ -11,13 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import orjson
-import xxhash
 
 from processor.durability.errors import CheckpointDamaged, CheckpointMismatch
+from processor.durability.files import check_file
 from processor.durability.folder import CheckpointFolder
 from processor.durability.manifest import MANIFEST, File, Manifest, read_document, read_manifest
-
-BLOCK = 1 << 20
 
 
 @dataclass(slots=True)
@@ -69,14 +67,8 @@ def _look(path: Path) -> Inspected:
 
 
 def _problem_of(path: Path, file: File) -> str | None:
-    digest, size = xxhash.xxh3_128(), 0
     try:
-        with (path / file.name).open("rb", buffering=0) as source:
-            while block := source.read(BLOCK):
-                digest.update(block)
-                size += len(block)
-    except OSError as error:
-        return f"{file.name}: {error.strerror}"
-    if size != file.size:
-        return f"{file.name} has {size:,} bytes in place of {file.size:,}"
-    return None if digest.hexdigest() == file.checksum else f"{file.name} is not what was written"
+        check_file(path, file)
+    except CheckpointDamaged as error:
+        return str(error)
+    return None

@@ -16,7 +16,7 @@ from typing import Any
 
 from processor.durability.checkpoint import SEGMENT_BYTES, CheckpointWriter, Report
 from processor.durability.checkpointer import Checkpointer, Counts
-from processor.durability.errors import CheckpointAbandoned
+from processor.durability.errors import CheckpointAbandoned, CheckpointMismatch
 from processor.durability.folder import CheckpointFolder
 from processor.durability.quiesce import Capture, Freeze, Gate
 from processor.durability.restoration import Restored, restore
@@ -163,5 +163,12 @@ class Keeper:
 
     def _take_over(self, documents: Mapping[str, Any]) -> None:
         for name, component in self._components.items():
-            if name in documents:
+            if name not in documents:
+                continue
+            try:
                 component.restore(documents[name])
+            except (KeyError, TypeError, ValueError) as error:
+                raise CheckpointMismatch(
+                    f"{self._folder.path}: what the checkpoint says of {name!r} has another form than this "
+                    f"version's ({error!r}): move it away, and the state is built from the log"
+                ) from error

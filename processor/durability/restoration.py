@@ -23,27 +23,27 @@ from numpy.typing import NDArray
 
 from processor.durability.checkpoint import History, describe
 from processor.durability.errors import CheckpointDamaged, CheckpointMismatch
-from processor.durability.files import check_array, read_rows
+from processor.durability.files import check_file, offset_of_rows, read_rows
 from processor.durability.folder import CheckpointFolder
 from processor.durability.manifest import MANIFEST, NAMES, File, Manifest, read_document, read_manifest
 from processor.state.parts import Parts
 from processor.state.restore import NoRoom, adopt, columns_to_fill
-from processor.state.snapshot import COLUMNS, Names
+from processor.state.snapshot import COLUMNS, SMALL, Names
 
 logger = logging.getLogger(__name__)
 
 READERS = 2
 MAPPED_FROM_BYTES = 64 << 10
 """A shorter segment is read: it costs less than a mapping."""
-SMALL = ("meta", "scope_refs", "sites", "instances", "lists")
 
 
-class Place(NamedTuple):
-    """A file, and the rows that it holds; `reserved` if they lie in a table."""
+class Stretch(NamedTuple):
+    """A file, the rows that it holds from `offset` on, and whether they are better mapped than read."""
 
     file: File
     rows: NDArray[Any]
-    reserved: bool
+    offset: int
+    to_be_mapped: bool
 
 
 @dataclass(slots=True)
@@ -73,7 +73,9 @@ def restore(
         take_over: gives the components what was captured of them, by name.
 
     Raises:
-        CheckpointMismatch: the checkpoint was made with settings other than this process's.
+        CheckpointMismatch: the checkpoint was made with settings other than this process's, or by another
+            version.
+        CheckpointChanged: a file was sound and could not be read any more.
     """
     began = time.perf_counter()
     result = Restored()
@@ -125,20 +127,25 @@ def _load(
     except NoRoom as error:
         raise CheckpointMismatch(f"{path} needs a larger --max-chunks: {error}") from None
     small = {name: _empty(manifest, name, getattr(parts.state.tables, name)) for name in SMALL}
-    places = [
-        Place(segment, rows, name in columns)
+    stretches = [
+        Stretch(file, rows, offset_of_rows(file, rows), name in columns and rows.nbytes >= MAPPED_FROM_BYTES)
         for name, array in {**columns, **small}.items()
-        for segment, rows in _segments(path, manifest, name, array)
+        for file, rows in _segments(path, manifest, name, array)
     ]
-    offsets = _verify(path, places)
+    _verify(path, stretches)
     documents = {name: read_document(path, file) for name, file in manifest.documents.items()}
-    for place, offset in zip(places, offsets, strict=True):
-        file, rows = path / place.file.name, place.rows
-        mapped = place.reserved and rows.nbytes >= MAPPED_FROM_BYTES and parts.mapped.map(rows, file, offset)
-        if not mapped:
-            read_rows(file, offset, rows)
-    names = msgspec.json.decode(documents.pop(NAMES), type=Names)
-    take_over({name: orjson.loads(document) for name, document in documents.items()})
+    try:
+        names = msgspec.json.decode(documents.pop(NAMES), type=Names)
+        plain = {name: orjson.loads(document) for name, document in documents.items()}
+    except (msgspec.DecodeError, orjson.JSONDecodeError) as error:
+        raise CheckpointMismatch(
+            f"{path}: a document has another form than this version's: {error}"
+        ) from None
+    # From here on nothing may fail that another checkpoint would be tried after.
+    for file, rows, offset, to_be_mapped in stretches:
+        if not (to_be_mapped and parts.mapped.map(rows, path / file.name, offset)):
+            read_rows(path / file.name, offset, rows)
+    take_over(plain)
     adopt(parts, small, names)
 
 
@@ -164,10 +171,11 @@ def _segments(
         raise CheckpointDamaged(f"{MANIFEST} names {begin} rows of {name} in place of {len(array)}")
 
 
-def _verify(path: Path, places: list[Place]) -> list[int]:
-    """Compare all segments on a few threads; where in each its rows begin."""
+def _verify(path: Path, stretches: list[Stretch]) -> None:
+    """Compare all files on a few threads."""
     with ThreadPoolExecutor(READERS, "restore") as pool:
-        return list(pool.map(lambda place: check_array(path, place.file, place.rows), places))
+        for _ in pool.map(lambda stretch: check_file(path, stretch.file), stretches):
+            pass
 
 
 def _older(folder: CheckpointFolder, number: int) -> Manifest | None:
