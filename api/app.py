@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
@@ -13,8 +12,6 @@ from starlette.applications import Starlette
 from api.http import route_errors
 from api.routes import Routes
 from processor.service import Service
-
-logger = logging.getLogger(__name__)
 
 POOL_THREADS: Final = 4
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
-import logging
 import signal
 import socket
 import stat
@@ -27,8 +26,6 @@ from api.app import create_app
 from api.protocol import BoundedProtocol
 from api.starting import Start, UntilStarted
 from processor.service import Config, Service
-
-logger = logging.getLogger(__name__)
 
 BACKLOG: Final = 2_048
 GRACE: Final = 3

@@ -8,7 +8,6 @@ their own. The registry belongs to one service; the global one of prometheus-cli
 
 from __future__ import annotations
 
-import logging
 import platform
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -26,8 +25,6 @@ from processor.ingest.source import SourceStatus
 from processor.meters import BlendMeter, Histogram, Meter
 from processor.state.directory import DirectoryStats, Usage
 from producer.events import Tier
-
-logger = logging.getLogger(__name__)
 
 PREFIX: Final = "blendstream_"
 
