@@ -31,6 +31,7 @@ from api.answers import (
     Stats,
     Stream,
 )
+from producer.errors import OperatorError
 from producer.events import ObjectKey
 
 DEFAULT_URL: Final = "http://127.0.0.1:9300"
@@ -43,11 +44,11 @@ Tokens = Sequence[int] | NDArray[Any]
 Answer = TypeVar("Answer")
 
 
-class ServerUnavailable(ConnectionError):
+class ServerUnavailable(OperatorError, ConnectionError):
     """Nobody answers at the address."""
 
 
-class ServerError(RuntimeError):
+class ServerError(OperatorError):
     """The server refused the request.
 
     Attributes:

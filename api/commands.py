@@ -1,8 +1,9 @@
 """The commands of `blendstream`.
 
 The options of `serve` are the fields of `processor.config.Config`; nothing is said twice. What a user can
-get wrong ends in one line on stderr and status 1 (2 for a command line that makes no sense), never in a
-traceback. Parts that take long to import are imported by the command that needs them.
+get wrong is an `OperatorError`: it ends in its message on stderr and status 1 (2 for a command line that
+makes no sense), never in a traceback. Parts that take long to import are imported by the command that needs
+them.
 """
 
 from __future__ import annotations
@@ -17,13 +18,15 @@ from typing import Annotated, Any, Final
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 
 from api.checkpoints import checkpoints
-from api.client import DEFAULT_URL, Client, ServerError, ServerUnavailable
+from api.client import DEFAULT_URL, Client
 from api.console import UserError, matches_table, placements_table, stdout_console, streams_table
 from api.emit import emit
-from processor.offline import CheckpointError, Config, ConfigError, environment_variable_of, flag_of
-from producer.events import ContractError, ObjectKey
+from processor.offline import Config, environment_variable_of, flag_of
+from producer.errors import OperatorError
+from producer.events import ObjectKey
 
 MAX_PORT: Final = 65535
 
@@ -53,38 +56,9 @@ def run() -> None:
     """Run what the command line names."""
     try:
         app()
-    except _user_errors() as error:
-        err.print(f"[red]blendstream:[/red] {_first_line(error)}", soft_wrap=True)
+    except OperatorError as error:
+        err.print(f"[red]blendstream:[/red] {escape(str(error))}", soft_wrap=True)
         sys.exit(1)
-
-
-def _user_errors() -> tuple[type[Exception], ...]:
-    known: list[type[Exception]] = [
-        UserError,
-        CheckpointError,
-        ConfigError,
-        ContractError,
-        ServerError,
-        ServerUnavailable,
-    ]
-    for module, name in (
-        ("api.server", "AddressError"),
-        ("deploy.broker", "BrokerError"),
-        ("producer.sinks.trace", "TraceError"),
-        ("producer.sinks.protocol", "PublishError"),
-        ("producer.spool.log", "SpoolError"),
-    ):
-        # A module that was never imported cannot have raised anything.
-        error = getattr(sys.modules.get(module), name, None)
-        if error is not None:
-            known.append(error)
-    return tuple(known)
-
-
-def _first_line(error: Exception) -> str:
-    from rich.markup import escape
-
-    return escape(str(error))
 
 
 def _print_version(wanted: bool) -> None:
@@ -270,11 +244,14 @@ def broker(
     ] = None,
 ) -> None:
     """Run a local Kafka broker until stopped."""
-    from deploy.broker import BrokerKind, serve_broker
+    from deploy.broker import BrokerError, BrokerKind, serve_broker
 
     if kind not in tuple(BrokerKind):
         raise UserError(f"--kind must be one of {', '.join(BrokerKind)}, got {kind!r}")
-    serve_broker(kind, port, data_dir, lambda line: err.print(line, soft_wrap=True))
+    try:
+        serve_broker(kind, port, data_dir, lambda line: err.print(line, soft_wrap=True))
+    except BrokerError as error:
+        raise UserError(str(error)) from None
 
 
 @app.command()

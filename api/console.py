@@ -17,6 +17,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from api.answers import BlendMatch, LookedUp, Lost, Replay, Stream
+from producer.errors import OperatorError
 
 SHOWN_HASH_CHARS: Final = 16
 KEPT_TOGETHER: Final = {"incarnation", "last seq", "record", "group", "tier", "bytes", "tokens"}
@@ -25,7 +26,7 @@ UNBOUNDED_WIDTH: Final = 10_000
 """Wider than any table of ours."""
 
 
-class UserError(Exception):
+class UserError(OperatorError):
     """Something the user asked for cannot be done; the message says what to do about it."""
 
 

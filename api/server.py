@@ -26,6 +26,7 @@ from api.app import create_app
 from api.protocol import BoundedProtocol
 from api.starting import Start, UntilStarted
 from processor.service import Config, Service
+from producer.errors import OperatorError
 
 BACKLOG: Final = 2_048
 GRACE: Final = 3
@@ -35,7 +36,7 @@ SWITCH_INTERVAL: Final = 0.001
 since the event loop shares the interpreter with the thread that reads Kafka."""
 
 
-class AddressError(RuntimeError):
+class AddressError(OperatorError):
     """The server cannot listen where it was told to."""
 
 

@@ -14,13 +14,14 @@ from pathlib import Path
 from typing import Any, Final
 
 from processor.state.limits import MOST_CHUNKS
+from producer.errors import OperatorError
 
 TRANSPORTS: Final = ("http", "kafka")
 LOG_LEVELS: Final = ("debug", "info", "warning", "error")
 MAX_CHUNK_SIZE: Final = 65_536
 
 
-class ConfigError(ValueError):
+class ConfigError(OperatorError, ValueError):
     """A setting is out of its bounds; the message names its flag and the value."""
 
 

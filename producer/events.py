@@ -21,6 +21,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from producer.errors import OperatorError
+
 UNKNOWN_TOKEN_OFFSET: Final = -1
 """The chunk's place in the sequence it was stored under is not known. Not 0, which is a place."""
 
@@ -59,7 +61,7 @@ class Tier(StrEnum):
     L2 = "l2"
 
 
-class ContractError(ValueError):
+class ContractError(OperatorError, ValueError):
     """A value breaks the contract.
 
     Attributes:

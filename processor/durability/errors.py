@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from producer.errors import OperatorError
 
-class CheckpointError(RuntimeError):
+
+class CheckpointError(OperatorError):
     """The root of these errors."""
 
 

@@ -13,11 +13,12 @@ from collections.abc import Callable, Sequence
 from enum import Enum, auto
 from typing import Protocol
 
+from producer.errors import OperatorError
 from producer.events import CacheEventBatch
 from producer.wire import Wire
 
 
-class PublishError(Exception):
+class PublishError(OperatorError):
     """Batches were not taken.
 
     Attributes:

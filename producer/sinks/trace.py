@@ -12,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+from producer.errors import OperatorError
 from producer.events import CacheEventBatch
 from producer.sinks.protocol import PublishError
 from producer.wire import Wire, WireError, decode_batch, encode_batch
@@ -19,7 +20,7 @@ from producer.wire import Wire, WireError, decode_batch, encode_batch
 _BLOCK: Final = 64 * 1024  # bytes
 
 
-class TraceError(ValueError):
+class TraceError(OperatorError, ValueError):
     """A line of a trace is not a batch."""
 
 

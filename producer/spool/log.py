@@ -23,6 +23,7 @@ from typing import Final
 
 import xxhash
 
+from producer.errors import OperatorError
 from producer.spool.segment import HEADER, MAGIC, VERSION, Record, SegmentReader, frame
 
 SEGMENT_BYTES: Final = 8 * 2**20
@@ -34,7 +35,7 @@ _SUFFIX: Final = ".segment"
 _ACKNOWLEDGED: Final = struct.Struct("<QQ")  # index, checksum
 
 
-class SpoolError(Exception):
+class SpoolError(OperatorError):
     """A spool's folder cannot be used; the message names it and says why."""
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import socket
 import sys
 from collections.abc import Callable
 from dataclasses import fields
@@ -86,6 +87,15 @@ def test_a_mistake_is_told_in_one_line(blendstream: Blendstream, arguments: list
     assert done.status == 1
     assert done.stderr.count("\n") == 1
     assert not done.stdout
+
+
+def test_a_broker_whose_port_is_taken_is_told_of_in_one_line(blendstream: Blendstream) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        done = blendstream("broker", "--port", str(port))
+    assert f"blendstream: port {port} is taken by another process" in done.stderr
+    assert done.status == 1
+    assert done.stderr.count("\n") == 1
 
 
 @pytest.mark.parametrize(
