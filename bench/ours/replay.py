@@ -100,7 +100,7 @@ def prepare(parameters: Parameters) -> Round:
     _until(lambda: any(stream.lost for stream in gate.streams(gap=True)))
     by_itself = _read(source)
     source.stop()
-    streams, log = gate.capture(), source.capture()
+    streams, log = gate.capture(), source.freeze()()
 
     def run() -> Figures:
         gate = EventGate(Broadcaster([]))

@@ -1,8 +1,8 @@
 """What a checkpoint of a processor holds beside the directory, and how it is put together.
 
-The gate's knowledge and Kafka's positions must be of the same instant as the state. Where batches stand in
-the log only has to be true, so that is gathered when the gate is open again. Once a checkpoint is on disk the
-group's offsets are committed; nothing depends on them.
+The gate's knowledge must be of the same instant as the state, and so must Kafka's positions with the log they
+are of. Where batches stand in that log only has to be true, so that is gathered when the gate is open again.
+Once a checkpoint is on disk the group's offsets are committed; nothing depends on them.
 """
 
 from __future__ import annotations
@@ -36,11 +36,8 @@ class StreamGate(Gate, Plain, Protocol):
 class Log(Protocol):
     """The source that reads from a log."""
 
-    def positions(self) -> Mapping[int, int]:
-        """The next offset to read of every partition."""
-
-    def capture(self, positions: Any) -> Any:
-        """Where reading stood, and where batches stand."""
+    def freeze(self) -> Callable[[], Any]:
+        """Note where reading stands in which log; what is returned gives that, and where batches stand."""
 
     def restore(self, data: Any) -> None:
         """Go on from there."""
@@ -62,7 +59,7 @@ def make_keeper(
         return None
     components = {name: _component(plain) for name, plain in {"gate": gate, **others}.items()}
     if log is not None:
-        components[KAFKA] = _log_component(log)
+        components[KAFKA] = Component(log.freeze, log.restore)
 
     def commit(captured: Capture) -> None:
         if log is not None:
@@ -79,11 +76,3 @@ def _component(plain: Plain) -> Component:
         return lambda: data
 
     return Component(freeze, plain.restore)
-
-
-def _log_component(log: Log) -> Component:
-    def freeze() -> Callable[[], Any]:
-        positions = dict(log.positions())
-        return lambda: log.capture(positions)
-
-    return Component(freeze, log.restore)

@@ -62,9 +62,6 @@ class KafkaEventSource:
     Args:
         positions: where to begin, by partition; at the earliest offset where a partition is not named.
         clock: seconds since the epoch.
-
-    Attributes:
-        offsets: where the emitters' batches stand in the log.
     """
 
     def __init__(
@@ -77,7 +74,6 @@ class KafkaEventSource:
         clock: Callable[[], float] = time.time,
     ) -> None:
         self._log = LogMemory(positions)
-        self.offsets = self._log.offsets
         self._gate = gate
         self._reader = RecordReader(decoder, clock)
         self._settings = settings
@@ -141,20 +137,23 @@ class KafkaEventSource:
         """The next offset to read of every partition."""
         return self._log.progress.positions()
 
-    def capture(self, positions: Mark | None = None) -> Plain:
-        """Where reading stands, in which log, and where batches stand there, as plain data that JSON holds.
+    def freeze(self) -> Callable[[], Plain]:
+        """Note where reading stands, with the gate held; what is returned gives that as data that JSON holds.
 
-        Args:
-            positions: as they were at the instant that the capture is of; now, if not given. Only they have
-                to be taken together with the state: all else holds whenever it is taken.
+        With it go which log that is, and where batches stand there. Calling it waits for dead letters.
         """
-        if self._dead_letters is not None:
-            # Who goes on from this capture does not read the records again that these are copies of.
-            self._dead_letters.flush()
-        return self._log.capture(positions)
+        gather = self._log.freeze()
+
+        def capture() -> Plain:
+            if self._dead_letters is not None:
+                # Who goes on from this capture does not read the records again that these are copies of.
+                self._dead_letters.flush()
+            return gather()
+
+        return capture
 
     def restore(self, data: Mapping[str, Any]) -> None:
-        """Go on from what `capture` gave; to be called before `start`.
+        """Go on from what `freeze` came to; to be called before `start`.
 
         If the log turns out to be another one, it is read from its start.
 
@@ -295,8 +294,9 @@ class KafkaEventSource:
 
     def _begin_anew(self, log_id: LogId) -> None:
         """What was read so far lies in another log."""
-        self._gate.lose_log()
-        self._log.begin_anew(log_id)
+        with self._gate.quiesced():
+            self._gate.lose_log()
+            self._log.begin_anew(log_id)
 
     def _notice_silence(self) -> None:
         assert self._topic is not None
@@ -404,7 +404,7 @@ class KafkaEventSource:
         self._gate.offer_all(batches, position)
         if batches:
             last = batches[-1]
-            self.offsets.note(last.instance_id, last.incarnation, last.seq, position)
+            self._log.offsets.note(last.instance_id, last.incarnation, last.seq, position)
 
     def _note_trouble(self, what: str) -> None:
         self._trouble = what

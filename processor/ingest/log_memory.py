@@ -1,12 +1,12 @@
 """What is remembered of the log that is read: which one it is, how far it was read, what stands where in it.
 
-All of it means something in that one log alone, so it is forgotten together when another stands in its place,
-and rides in the checkpoint together.
+All of it means something in that one log alone, so it is forgotten together when another stands in its place
+and rides in the checkpoint together: what a capture gathers late is still of the log that it began with.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from processor.ingest.capture import Plain, capture_mark, restore_mark
@@ -39,33 +39,38 @@ class LogMemory:
 
     def begin_anew(self, log_id: LogId) -> None:
         """Another log is read from its start."""
+        # Replaced and not emptied: a capture under way goes on with those of the log before.
         self.log_id, self.progress = log_id, LogProgress()
-        self.offsets.clear()
-        self.skipped.clear()
+        self.offsets, self.skipped = OffsetIndex(), SkippedRecords()
 
     def knowledge(self) -> Knowledge:
         """What a search may rest on."""
         return Knowledge(self.progress.began, self.offsets.before, self.offsets.first, self.skipped.may_hide)
 
-    def capture(self, positions: Mark | None = None) -> Plain:
-        """Everything as plain data that JSON holds, with `positions` in place of its own if given."""
-        return {
+    def freeze(self) -> Callable[[], Plain]:
+        """Note this moment; what is returned gives all that is known of this log as data that JSON holds.
+
+        Only which log it is and how far it was read have to be of this moment. Where records stand only has
+        to be true of this log, so that is gathered when the result is called.
+        """
+        small = {
             "cluster_id": self.log_id.cluster_id,
             "topic_id": self.log_id.topic_id,
-            "positions": capture_mark(self.progress.positions() if positions is None else positions),
-            "began": capture_mark(self.progress.began),
-            "offsets": self.offsets.capture(),
-            "skipped": self.skipped.capture(),
+            "positions": capture_mark(self.progress.positions()),
+            "began": capture_mark(self.progress.began.copy()),
         }
+        offsets, skipped = self.offsets, self.skipped
+        return lambda: {**small, "offsets": offsets.capture(), "skipped": skipped.capture()}
 
     def restore(self, data: Mapping[str, Any]) -> None:
-        """Take over what `capture` gave.
+        """Take over what `freeze` came to.
 
         Raises:
             KeyError, TypeError, ValueError: it is no such capture.
         """
         log_id = LogId(str(data["cluster_id"]), str(data["topic_id"]))
         progress = LogProgress(restore_mark(data["positions"]), restore_mark(data["began"]))
-        self.skipped.restore(data.get("skipped", []))  # the first versions did not keep it
-        self.offsets.restore(data["offsets"])
-        self.log_id, self.progress = log_id, progress
+        offsets, skipped = OffsetIndex(), SkippedRecords()
+        offsets.restore(data["offsets"])
+        skipped.restore(data.get("skipped", []))  # the first versions did not keep it
+        self.log_id, self.progress, self.offsets, self.skipped = log_id, progress, offsets, skipped

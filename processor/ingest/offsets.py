@@ -127,11 +127,6 @@ class OffsetIndex:
             points = self._points.get((instance_id, partition))
             return None if points is None or not points.seqs else (points.incarnations[0], points.seqs[0])
 
-    def clear(self) -> None:
-        """Forget everything: the log is another one."""
-        with self._lock:
-            self._points.clear()
-
     def capture(self) -> list[dict[str, Any]]:
         """All points as plain data that JSON holds, the emitter unheard for longest first."""
         with self._lock:

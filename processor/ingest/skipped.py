@@ -36,10 +36,6 @@ class SkippedRecords:
             or (instance_id.encode(), partition) in places
         )
 
-    def clear(self) -> None:
-        """Forget everything: the log is another one."""
-        self._places = set()
-
     def capture(self) -> list[list[str | int | None]]:
         """All places as plain data that JSON holds."""
         return [

@@ -36,7 +36,7 @@ class Reader:
         if restored is not None:
             with restored.gate.quiesced():
                 self.gate.restore(json.loads(json.dumps(restored.gate.capture())))
-                self.source.restore(json.loads(json.dumps(restored.source.capture())))
+                self.source.restore(json.loads(json.dumps(restored.source.freeze()())))
         self.source.start()
 
     def wait_for_end(self, records: int, timeout: float = 20.0) -> None:

@@ -91,8 +91,8 @@ def test_a_restored_source_goes_on_where_the_captured_one_stood(
     second.wait_for_end(12)
     assert second.recorder.seqs == [11, 12]
     assert not second.stream().gap_detected
-    assert second.source.offsets.before("server-1", 1, 8, partition=0) == 6
-    captured = second.source.capture()
+    assert second.source.knowledge().before("server-1", 1, 8, 0) == 6
+    captured = second.source.freeze()()
     assert captured["cluster_id"] and captured["topic_id"]
     assert (captured["positions"], captured["began"]) == ({"0": 12}, {"0": 0})
 
@@ -173,7 +173,7 @@ def test_what_a_capture_is_behind_of_has_been_copied(
     # The producer would gather copies for a minute.
     reader = read(kafka_broker.bootstrap, topic, dead_letter_topic=dead, properties={"linger.ms": "60000"})
     reader.wait_for_end(1)
-    assert reader.source.capture()["positions"] == {"0": 1}
+    assert reader.source.freeze()()["positions"] == {"0": 1}
     assert [copy.value() for copy in read_all(kafka_broker.bootstrap, dead, 1)] == [b"{"]
     delete_topic(kafka_broker.bootstrap, dead)
 
@@ -359,8 +359,8 @@ def test_it_knows_where_an_emitter_s_batches_stand(
     send(kafka_broker, topic, records(range(1, 51)))
     reader = read(kafka_broker.bootstrap, topic)
     reader.wait_for_end(50)
-    assert reader.source.offsets.before("server-1", 1, 31, partition=0) == 29
-    assert reader.source.offsets.before("server-1", 1, 1, partition=0) is None
+    assert reader.source.knowledge().before("server-1", 1, 31, 0) == 29
+    assert reader.source.knowledge().before("server-1", 1, 1, 0) is None
 
 
 def test_a_departure_s_mark_makes_records_in_the_log_stale_until_the_instance_is_back(

@@ -25,8 +25,8 @@ def memory() -> LogMemory:
 
 def test_a_restored_memory_knows_the_same(memory: LogMemory) -> None:
     again = LogMemory()
-    again.restore(json.loads(json.dumps(memory.capture())))
-    assert again.capture() == memory.capture()
+    again.restore(json.loads(json.dumps(memory.freeze()())))
+    assert again.freeze()() == memory.freeze()()
     assert again.log_id == LogId("cluster", "topic")
     assert again.progress.positions() == {0: 7, 1: 50}
     knowledge = again.knowledge()
@@ -35,12 +35,25 @@ def test_a_restored_memory_knows_the_same(memory: LogMemory) -> None:
     assert knowledge.hides("server-2", 1)
 
 
-def test_the_positions_can_be_those_of_another_moment(memory: LogMemory) -> None:
-    assert memory.capture({0: 3})["positions"] == {"0": 3}
+def test_positions_are_of_the_moment_of_the_freeze(memory: LogMemory) -> None:
+    gather = memory.freeze()
+    memory.progress.partitions[0].position = 12
+    memory.progress.jump(1, 40, 60, now=0.0)
+    captured = gather()
+    assert (captured["positions"], captured["began"]) == ({"0": 7, "1": 50}, {"0": 7})
+
+
+def test_a_capture_under_way_stays_one_of_the_log_it_began_with(memory: LogMemory) -> None:
+    whole, gather = memory.freeze()(), memory.freeze()
+    memory.begin_anew(LogId("cluster", "another"))
+    memory.progress.begin(0, 0, 4, now=0.0)
+    memory.offsets.note("server-3", 1, 1, Position(0, 0))
+    memory.skipped.add(b"server-3", 0)
+    assert gather() == whole
 
 
 def test_a_capture_of_the_first_versions_is_restored(memory: LogMemory) -> None:
-    data = memory.capture()
+    data = memory.freeze()()
     del data["skipped"]
     memory.restore(data)
     assert not memory.knowledge().hides("server-2", 1)
@@ -48,7 +61,7 @@ def test_a_capture_of_the_first_versions_is_restored(memory: LogMemory) -> None:
 
 
 def test_what_is_no_capture_is_refused_and_moves_nothing(memory: LogMemory) -> None:
-    before = memory.capture()
+    before = memory.freeze()()
     for name in ("cluster_id", "positions", "began", "offsets"):
         with pytest.raises((KeyError, TypeError, ValueError)):
             memory.restore({key: value for key, value in before.items() if key != name})

@@ -55,7 +55,7 @@ def test_what_was_dropped_unread_is_lost_to_those_whom_it_hit_and_leaves_no_trac
     send(kafka_broker, topic, records([3], "server-2"), b"server-2")
     wait_for(lambda: second.stream("server-2").last_seq == 3, 20, "the next batch")
     assert not second.stream("server-2").gap_detected
-    assert second.source.capture()["began"] == {"0": 6}
+    assert second.source.freeze()()["began"] == {"0": 6}
 
 
 @pytest.mark.broker("kafka")
@@ -73,7 +73,7 @@ def test_a_topic_made_anew_while_nobody_read_is_told_by_its_id_though_the_positi
     assert second.recorder.seqs == list(range(6, 12))
     assert outline(second.stream().lost) == [(4, 5, BEFORE)]
     assert second.source.positions() == {0: 6}
-    assert second.source.offsets.before("server-1", 1, 8, partition=0) == 1
+    assert second.source.knowledge().before("server-1", 1, 8, 0) == 1
     assert "is not the log that was read before" in caplog.text
 
 

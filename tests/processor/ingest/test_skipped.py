@@ -46,12 +46,6 @@ def test_past_so_many_places_nothing_is_ruled_out(
     assert len(places.capture()) == 2
 
 
-def test_they_are_forgotten_with_their_log(places: SkippedRecords) -> None:
-    places.add(None, 2)
-    places.clear()
-    assert not places.may_hide("a", 2)
-
-
 def test_they_ride_in_a_checkpoint_whatever_their_keys(places: SkippedRecords) -> None:
     places.add(b"\xff\x00", 0)
     places.add(b"a", 1)
