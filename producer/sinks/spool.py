@@ -25,6 +25,7 @@ from producer.events import CacheEventBatch
 from producer.sinks.protocol import Answer, Carrier, PublishError
 from producer.spool.log import SpoolFull, SpoolLog
 from producer.spool.segment import Record
+from producer.spool.sending import Sending
 from producer.throttle import Throttle
 from producer.wire import Wire
 
@@ -34,8 +35,6 @@ MEMORY_BYTES: Final = 32 * 2**20
 """Bytes of records that may wait in memory while the disk takes none."""
 SYNC_INTERVAL: Final = 1.0
 """Seconds between two fsyncs: what a crash of the machine, not of the process, may cost."""
-WINDOW: Final = 10_000
-"""Records in flight at most."""
 POLL_INTERVAL: Final = 0.05
 """Seconds to wait for an answer before looking for more to send."""
 RETRY_FIRST: Final = 0.1
@@ -112,13 +111,8 @@ class SpoolSink:
         self._unspooled: dict[int, Record] = {}
         self._unspooled_bytes = 0
 
-        # The sender's own: where it is in the log, and what became of the records from `_log.first` on.
-        self._cursor = self._log.first
-        self._in_flight: set[int] = set()
-        self._done: set[int] = set()
-        self._window = WINDOW
-        self._failed = False
-        self._refusal: int | None = None
+        # The sender's own.
+        self._sending = Sending(self._log.first)
         self._retry = RETRY_FIRST
         self._sync_due = 0.0
 
@@ -222,12 +216,13 @@ class SpoolSink:
 
     def _step(self) -> None:
         self._send()
-        if self._in_flight or self._failed:
-            self._failed |= not self._carrier.serve(0.0 if self._failed else POLL_INTERVAL)
+        if self._sending.waits or self._sending.failed:
+            if not self._carrier.serve(0.0 if self._sending.failed else POLL_INTERVAL):
+                self._sending.broken()
         else:
             self._wake.wait(self._sync_interval)
             self._wake.clear()
-        if self._failed:
+        if self._sending.failed:
             self._begin_again()
         self._settle()
         if time.monotonic() >= self._sync_due:
@@ -235,70 +230,50 @@ class SpoolSink:
             self._log.sync()
 
     def _send(self) -> None:
-        while len(self._in_flight) < self._window and self._cursor < self._log.next and not self._failed:
-            index = self._cursor
-            if index not in self._done:
-                record = self._unspooled.get(index) or self._log.read(index)
-                if record is None:
-                    self._leave_out(index, "it is damaged, or was in memory when a process ended")
-                    self._damaged += 1
-                else:
-                    self._in_flight.add(index)
-                    if not self._carrier.send(record.key, record.value, partial(self._answer, index)):
-                        self._in_flight.discard(index)
-                        return
-            self._cursor += 1
+        while (index := self._sending.next(self._log.next)) is not None:
+            record = self._unspooled.get(index) or self._log.read(index)
+            if record is None:
+                self._sending.leave_out(index)
+                self._damaged += 1
+                self._tell_left_out(index, "it is damaged, or was in memory when a process ended")
+                continue
+            self._sending.sent(index)
+            if not self._carrier.send(record.key, record.value, partial(self._answer, index)):
+                self._sending.held_back(index)
+                return
 
     def _answer(self, index: int, answer: Answer) -> None:
-        self._in_flight.discard(index)
+        self._sending.answered(index, answer)
         if answer is Answer.TAKEN:
-            self._done.add(index)
             self._delivered += 1
-            self._window = min(self._window + 1, WINDOW)
             self._retry = RETRY_FIRST
-            return
-        self._failed = True
-        if answer is Answer.REFUSED:
-            self._refusal = index
 
     def _begin_again(self) -> None:
-        alone = self._window == 1
         self._carrier.reset()
         self._retries += 1
-        refusal, self._refusal = self._refusal, None
-        if alone and refusal is not None:
-            # With nothing else in its request, it can only be for the record itself.
-            self._leave_out(refusal, "the broker will never take it")
+        left_out = self._sending.begin_again()
+        if left_out is not None:
             self._rejected += 1
-        else:
-            self._warn(
-                "retry", "the oldest batch of %s was not taken, sending again from there", self._folder
-            )
-            self._stopping.wait(self._retry)
-            self._retry = min(2 * self._retry, RETRY_LONGEST)
-        self._failed = False
-        self._in_flight.clear()
-        self._window = 1
-        self._cursor = self._log.first
+            self._tell_left_out(left_out, "the broker will never take it")
+            return
+        self._warn("retry", "the oldest batch of %s was not taken, sending again from there", self._folder)
+        self._stopping.wait(self._retry)
+        self._retry = min(2 * self._retry, RETRY_LONGEST)
 
     def _settle(self) -> None:
-        first = self._log.first
-        while first in self._done:
-            self._done.discard(first)
-            if (record := self._unspooled.pop(first, None)) is not None:
+        settled = self._sending.settle()
+        for index in settled:
+            if (record := self._unspooled.pop(index, None)) is not None:
                 self._unspooled_bytes -= len(record.value)
-            first += 1
-        if first == self._log.first:
+        if not settled:
             return
-        self._cursor = max(self._cursor, first)
         try:
-            self._log.acknowledge(first)
+            self._log.acknowledge(self._sending.first)
         finally:
             with self._settled:
                 self._settled.notify_all()
 
-    def _leave_out(self, index: int, reason: str) -> None:
-        self._done.add(index)
+    def _tell_left_out(self, index: int, reason: str) -> None:
         self._warn("left out", f"batch {index} of %s is left out and leaves a gap: {reason}", self._folder)
 
     def _disk_trouble(self, error: OSError) -> None:
