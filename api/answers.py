@@ -1,22 +1,38 @@
-"""What the server answers, as the client reads it: one type a body, with the names of the wire."""
+"""What the server answers, as the client reads it: one type a body, with the names of the wire.
+
+The OpenAPI document takes the schemas of these answers from here, so what it promises of a field is said
+at the field.
+"""
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import msgspec
+from msgspec import Meta
+
+Count = Annotated[int, Meta(ge=0)]
+TokenId = Annotated[int, Meta(ge=0, lt=2**32)]
+ChunkHash = Annotated[str, Meta(extra_json_schema={"pattern": "^([0-9a-fA-F]{2}){1,32}$"})]
+"""In hex; no client checks that again."""
+Tier = Annotated[str, Meta(extra_json_schema={"enum": ["l1", "l2"]})]
+ReplayState = Annotated[
+    str, Meta(extra_json_schema={"enum": ["waiting", "queued", "scanning", "backing_off"]})
+]
 
 
 class BlendMatch(msgspec.Struct, frozen=True):
-    """A cached chunk found in a query.
+    """A cached chunk found in a query."""
 
-    Attributes:
-        chunk_hash: its hash in hex.
-        old_st: where its first token sat in the sequence it was stored under.
-        cur_st: where it sits in the query.
-    """
+    chunk_hash: ChunkHash
+    old_st: Annotated[Count, Meta(description="Its place in the sequence it was stored under.")]
+    cur_st: Annotated[Count, Meta(description="Its place in the query.")]
 
-    chunk_hash: str
-    old_st: int
-    cur_st: int
+
+class BlendMatches(msgspec.Struct, frozen=True):
+    """The answer to a blend lookup, ascending by the place in the query."""
+
+    matches: list[BlendMatch]
 
 
 class Key(msgspec.Struct, frozen=True):
@@ -33,11 +49,11 @@ class Placement(msgspec.Struct, frozen=True):
     """One place where a key is held."""
 
     instance_id: str
-    incarnation: int
-    tier: str
+    incarnation: Count
+    tier: Tier
     backend: str
-    size_bytes: int
-    shared: bool = False
+    size_bytes: Count
+    shared: bool
 
 
 class LookedUp(msgspec.Struct, frozen=True):
@@ -45,14 +61,14 @@ class LookedUp(msgspec.Struct, frozen=True):
 
     key: Key
     placements: list[Placement]
-    token_ids: list[int]
-    access_count: int
+    token_ids: list[TokenId]
+    access_count: Count
 
 
 class Lookup(msgspec.Struct, frozen=True):
     """The answer to a lookup: how many chunks it resolved to, and a result a key."""
 
-    chunks: int
+    chunks: Count
     results: list[LookedUp]
 
 
@@ -60,54 +76,54 @@ class ListedKey(msgspec.Struct, frozen=True):
     """One key of a listing, with those of its placements that matched."""
 
     key: Key
-    placements: list[Placement]
-    num_tokens: int
-    access_count: int
+    placements: Annotated[list[Placement], Meta(min_length=1)]
+    num_tokens: Count
+    access_count: Count
 
 
 class KeyPage(msgspec.Struct, frozen=True):
     """One page of a listing, and how many keys there are in all."""
 
-    total: int
+    total: Count
     keys: list[ListedKey]
 
 
 class BlendCounts(msgspec.Struct, frozen=True):
     """How much of the directory a blend lookup can find."""
 
-    num_contents: int
-    num_chunks: int
-    num_claims: int
-    num_namespaces: int
-    table_size: int
+    num_contents: Count
+    num_chunks: Count
+    num_claims: Count
+    num_namespaces: Count
+    table_size: Count
 
 
 class Stats(msgspec.Struct, frozen=True):
     """Counts of the directory."""
 
-    num_keys: int
-    num_placements: int
-    l1_keys_by_instance: dict[str, int]
+    num_keys: Count
+    num_placements: Count
+    l1_keys_by_instance: dict[str, Count]
     blend: BlendCounts
-    l1_count: int
-    l1_size_bytes: int
-    l2_count: int
-    l2_size_bytes: int
+    l1_count: Count
+    l1_size_bytes: Count
+    l2_count: Count
+    l2_size_bytes: Count
 
 
 class Lost(msgspec.Struct, frozen=True):
     """Batches that were given up; `last` is `None` while nobody knows where they end."""
 
-    first: int
+    first: Count
     last: int | None
-    incarnation: int
+    incarnation: Count
     reason: str | None
 
 
 class Replay(msgspec.Struct, frozen=True):
     """What is done to find a stream's missing batches; the last three are there while a partition is read."""
 
-    state: str
+    state: ReplayState
     partition: int | None
     offset: int | None
     until: int | None
@@ -117,12 +133,12 @@ class Stream(msgspec.Struct, frozen=True):
     """An emitter's stream."""
 
     instance_id: str
-    incarnation: int
-    epoch: int
-    last_seq: int
+    incarnation: Count
+    epoch: Count
+    last_seq: Count
     gap_detected: bool
     conflict: bool
-    missing: list[tuple[int, int]]
+    missing: list[tuple[Count, Count]]
     lost: list[Lost]
     replay: Replay | None
     partition: int | None
@@ -130,12 +146,18 @@ class Stream(msgspec.Struct, frozen=True):
     last_event_ts: float
 
 
+class Streams(msgspec.Struct, frozen=True):
+    """Every stream that was asked for."""
+
+    streams: list[Stream]
+
+
 class Pushed(msgspec.Struct, frozen=True):
     """What became of pushed batches."""
 
-    applied: int
-    duplicates: int
-    stale: int
+    applied: Count
+    duplicates: Count
+    stale: Count
 
 
 class Checkpoint(msgspec.Struct, frozen=True):
@@ -162,21 +184,27 @@ class Instance(msgspec.Struct, frozen=True):
 
     instance_id: str
     ip: str
-    http_port: int
+    http_port: Count
     registration_time: float
     metadata: dict[str, str]
     p2p_advertised_url: str
-    mq_port: int
+    mq_port: Count
+
+
+class Instances(msgspec.Struct, frozen=True):
+    """Every registered cache server."""
+
+    instances: list[Instance]
 
 
 class CompartmentUsage(msgspec.Struct, frozen=True):
-    """How full a compartment is; without a declared size `capacity_bytes` is 0, and there is no ratio."""
+    """How full a compartment is; without a declared size there is no ratio."""
 
-    tier: str
+    tier: Tier
     backend: str
     shared: bool
-    used_bytes: int
-    capacity_bytes: int
+    used_bytes: Count
+    capacity_bytes: Annotated[Count, Meta(description="0 where no size was declared.")]
     usage_ratio: float | None
 
 

@@ -19,9 +19,11 @@ from numpy.typing import NDArray
 
 from api.answers import (
     BlendMatch,
+    BlendMatches,
     Checkpoint,
     FleetUsage,
     Instance,
+    Instances,
     InstanceUsage,
     KeyPage,
     LookedUp,
@@ -30,6 +32,7 @@ from api.answers import (
     Registered,
     Stats,
     Stream,
+    Streams,
 )
 from producer.errors import OperatorError
 from producer.events import ObjectKey
@@ -60,18 +63,6 @@ class ServerError(OperatorError):
         super().__init__(f"the server answered {status}: {detail}")
         self.status = status
         self.detail = detail
-
-
-class _Instances(msgspec.Struct):
-    instances: list[Instance]
-
-
-class _Matches(msgspec.Struct):
-    matches: list[BlendMatch]
-
-
-class _Streams(msgspec.Struct):
-    streams: list[Stream]
 
 
 class Client:
@@ -115,7 +106,7 @@ class Client:
             headers={"content-type": "application/octet-stream"},
             params={"model_name": model_name, "world_size": world_size, "cache_salt": cache_salt},
         )
-        return self._read(answer, _Matches).matches
+        return self._read(answer, BlendMatches).matches
 
     def lookup(self, keys: Sequence[ObjectKey]) -> list[LookedUp]:
         """What is known of each key, in order."""
@@ -171,7 +162,7 @@ class Client:
     def streams(self, *, gap: bool | None = None) -> list[Stream]:
         """Every emitter's stream; with `gap`, only those that have one, or have none."""
         params = {} if gap is None else {"gap": str(gap).lower()}
-        return self._read(self._send("GET", "/streams", params=params), _Streams).streams
+        return self._read(self._send("GET", "/streams", params=params), Streams).streams
 
     def stream(self, instance_id: str) -> Stream:
         """One emitter's stream; a `ServerError` of status 404 if it is not known."""
@@ -242,7 +233,7 @@ class Client:
 
     def instances(self) -> list[Instance]:
         """Every registered cache server."""
-        return self._read(self._send("GET", "/instances"), _Instances).instances
+        return self._read(self._send("GET", "/instances"), Instances).instances
 
     def fleet_usage(self) -> FleetUsage:
         """How full every server's compartments and the shared pools are."""

@@ -1,6 +1,7 @@
 """The interface as an OpenAPI 3.1 document: every route, form of body and answer that a client can meet.
 
-Written by hand, since the routes decode by hand; a test lets schemathesis hold it against the running server.
+Answers that a client reads are described by their types in `api.answers`. What is sent is described by hand,
+since the routes decode by hand. A test lets schemathesis hold all of it against the running server.
 """
 
 from __future__ import annotations
@@ -9,6 +10,9 @@ from functools import cache
 from importlib.metadata import version
 from typing import Any, Final
 
+import msgspec
+
+from api import answers
 from api.bodies import MAX_KEYS, MAX_PORT, MAX_TOKEN_IDS
 from api.http import MAX_BODY_BYTES, MAX_INT, OPEN
 
@@ -55,7 +59,22 @@ _KEY: Final = {
 
 _RANGE: Final = {"incarnation": BOUNDED, "first": BOUNDED, "last": BOUNDED}
 
+_READ_BY_CLIENTS: Final = (
+    answers.BlendMatches,
+    answers.Checkpoint,
+    answers.FleetUsage,
+    answers.Instances,
+    answers.InstanceUsage,
+    answers.KeyPage,
+    answers.Lookup,
+    answers.Pushed,
+    answers.Registered,
+    answers.Stats,
+    answers.Stream,
+    answers.Streams,
+)
 SCHEMAS: Final[dict[str, Schema]] = {
+    **msgspec.json.schema_components(_READ_BY_CLIENTS, ref_template="#/components/schemas/{name}")[1],
     "Key": _object(_KEY, ["chunk_hash_hex", "model_name", "kv_rank"]),
     "Entry": _object(
         {
@@ -88,7 +107,6 @@ SCHEMAS: Final[dict[str, Schema]] = {
         ["instance_id", "incarnation", "seq", "event_type", "tier", "backend"],
     ),
     "Envelope": _object({"batches": _list(_ref("Batch"), default=[])}, []),
-    "Pushed": _object({"applied": COUNT, "duplicates": COUNT, "stale": COUNT}),
     "LookupByKeys": _object({"keys": _list(_ref("Key"), minItems=1, maxItems=MAX_KEYS)}),
     "LookupByTokens": _object(
         {
@@ -99,25 +117,6 @@ SCHEMAS: Final[dict[str, Schema]] = {
         },
         ["token_ids", "model_name"],
     ),
-    "Placement": _object(
-        {
-            "instance_id": STRING,
-            "incarnation": COUNT,
-            "tier": TIER,
-            "backend": STRING,
-            "size_bytes": COUNT,
-            "shared": FLAG,
-        }
-    ),
-    "LookedUp": _object(
-        {
-            "key": _ref("Key"),
-            "placements": _list(_ref("Placement")),
-            "token_ids": _list(TOKEN_ID),
-            "access_count": COUNT,
-        }
-    ),
-    "Lookup": _object({"chunks": COUNT, "results": _list(_ref("LookedUp"))}),
     "BlendQuery": _object(
         {
             "tokens_b64": {
@@ -132,81 +131,6 @@ SCHEMAS: Final[dict[str, Schema]] = {
         },
         [],
     ),
-    "BlendMatches": _object(
-        {
-            "matches": _list(
-                _object(
-                    {
-                        "chunk_hash": HEX,
-                        "old_st": {**COUNT, "description": "Its place in the sequence it was stored under."},
-                        "cur_st": {**COUNT, "description": "Its place in the query."},
-                    }
-                )
-            )
-        }
-    ),
-    "ListedKey": _object(
-        {
-            "key": _ref("Key"),
-            "placements": _list(_ref("Placement"), minItems=1),
-            "num_tokens": COUNT,
-            "access_count": COUNT,
-        }
-    ),
-    "KeyPage": _object({"total": COUNT, "keys": _list(_ref("ListedKey"))}),
-    "Stats": _object(
-        {
-            "num_keys": COUNT,
-            "num_placements": COUNT,
-            "l1_keys_by_instance": {"type": "object", "additionalProperties": COUNT},
-            "blend": _object(
-                dict.fromkeys(
-                    ("num_contents", "num_chunks", "num_claims", "num_namespaces", "table_size"), COUNT
-                )
-            ),
-            "l1_count": COUNT,
-            "l1_size_bytes": COUNT,
-            "l2_count": COUNT,
-            "l2_size_bytes": COUNT,
-        }
-    ),
-    "Stream": _object(
-        {
-            "instance_id": STRING,
-            "incarnation": COUNT,
-            "epoch": COUNT,
-            "last_seq": COUNT,
-            "gap_detected": FLAG,
-            "conflict": FLAG,
-            "missing": _list(_list(COUNT, minItems=2, maxItems=2)),
-            "lost": _list(
-                _object(
-                    {
-                        "first": COUNT,
-                        "last": {"type": ["integer", "null"]},
-                        "incarnation": COUNT,
-                        "reason": {"type": ["string", "null"]},
-                    }
-                )
-            ),
-            "replay": {
-                "oneOf": [
-                    {"type": "null"},
-                    _object(
-                        {
-                            "state": {"enum": ["waiting", "queued", "scanning", "backing_off"]},
-                            "partition": {"type": ["integer", "null"]},
-                            "offset": {"type": ["integer", "null"]},
-                            "until": {"type": ["integer", "null"]},
-                        }
-                    ),
-                ]
-            },
-            "partition": {"type": ["integer", "null"]},
-            "offset": {"type": ["integer", "null"]},
-            "last_event_ts": {"type": "number"},
-        }
-    ),
     "Registration": _object(
         {
             "instance_id": {**STRING, "default": "", "description": "Empty to be given one."},
@@ -218,62 +142,8 @@ SCHEMAS: Final[dict[str, Schema]] = {
         },
         ["ip", "http_port"],
     ),
-    "Registered": _object({"instance_id": STRING, "re_registered": FLAG}),
     "Heard": _object({"instance_id": STRING}),
     "NotRegistered": _object({"error": STRING}),
-    "Checkpoint": _object(
-        {
-            "number": {"type": "integer"},
-            "path": {"type": "string"},
-            "bytes": {"type": "integer"},
-            "written": {"type": "integer"},
-            "created": {"type": "number"},
-            "duration": {"type": "number"},
-            "pause": {"type": "number"},
-        }
-    ),
-    "Instances": _object(
-        {
-            "instances": _list(
-                _object(
-                    {
-                        "instance_id": STRING,
-                        "ip": STRING,
-                        "http_port": COUNT,
-                        "registration_time": {"type": "number"},
-                        "metadata": {"type": "object", "additionalProperties": STRING},
-                        "p2p_advertised_url": STRING,
-                        "mq_port": COUNT,
-                    }
-                )
-            )
-        }
-    ),
-    "CompartmentUsage": _object(
-        {
-            "tier": TIER,
-            "backend": STRING,
-            "shared": FLAG,
-            "used_bytes": COUNT,
-            "capacity_bytes": {**COUNT, "description": "0 where no size was declared."},
-            "usage_ratio": {"type": ["number", "null"]},
-        }
-    ),
-    "InstanceUsage": _object(
-        {
-            "instance_id": STRING,
-            "registered": FLAG,
-            "declared_capacity": FLAG,
-            "modules": _list(_ref("CompartmentUsage")),
-        }
-    ),
-    "FleetUsage": _object(
-        {
-            "instances": _list(_ref("InstanceUsage")),
-            "shared_modules": _list(_ref("CompartmentUsage")),
-        }
-    ),
-    "Streams": _object({"streams": _list(_ref("Stream"))}),
     "Range": _object(_RANGE, []),
     "Health": _object({"status": {"const": "healthy"}}),
     "Readiness": _object(
