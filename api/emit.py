@@ -100,7 +100,8 @@ def _sink(url: str, brokers: str, topic: str, config: Path | None, wire: str, sp
 
         path = url.removeprefix("unix:")
         return HttpSink("http://localhost", uds=path) if path != url else HttpSink(url)
-    from producer.sinks.kafka import KafkaSink, read_properties
+    from producer.kafka_properties import read_properties
+    from producer.sinks.kafka import KafkaSink
     from producer.sinks.kafka_carrier import KafkaCarrier
     from producer.wire import Wire
 

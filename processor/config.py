@@ -110,7 +110,7 @@ class Config:
         """The settings of the properties file, as librdkafka takes them."""
         if not self.kafka_config:
             return {}
-        from producer.sinks.kafka import read_properties
+        from producer.kafka_properties import read_properties
 
         try:
             return read_properties(Path(self.kafka_config))

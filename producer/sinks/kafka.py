@@ -10,35 +10,19 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from pathlib import Path
 from typing import Final
 
-from confluent_kafka import KafkaError, KafkaException, Message, Producer
+from confluent_kafka import KafkaError, KafkaException, Message
 
 from producer.events import CacheEventBatch
+from producer.kafka_properties import kafka_settings
+from producer.sinks.kafka_producer import DEFAULT_TOPIC, DEFAULTS, GUARANTEES, give_up, new_producer
 from producer.sinks.protocol import PublishError
 from producer.throttle import ClientThrottle
 from producer.wire import Wire, encode_batch, envelope
 
-DEFAULT_TOPIC: Final = "lmcache-cache-events"
 CLOSE_TIMEOUT: Final = 5.0
 """Seconds that `close` waits for records still queued."""
-
-DEFAULTS: Final[Mapping[str, str | int]] = {
-    "client.id": "blendstream-emitter",
-    "compression.type": "zstd",
-    "linger.ms": 5,
-    "queue.buffering.max.kbytes": 64 * 1024,
-}
-"""librdkafka settings that properties may replace; the queue's bound is of memory inside a cache server."""
-
-GUARANTEES: Final[Mapping[str, tuple[str, ...]]] = {
-    "enable.idempotence": ("true",),
-    "acks": ("all", "-1"),
-    "request.required.acks": ("all", "-1"),
-}
-"""Settings that the stream's order and completeness rest on: the values they may be given, ours first."""
 
 logger = logging.getLogger(__name__)
 logger.addFilter(ClientThrottle())
@@ -69,8 +53,8 @@ class KafkaSink:
         self._topic = topic
         self._wire = wire
         self._partition = -1 if partition is None else partition
-        self._settings = kafka_settings(bootstrap_servers, properties or {})
-        self._producer = new_producer(self._settings)
+        self._settings = kafka_settings(bootstrap_servers, properties or {}, GUARANTEES, DEFAULTS)
+        self._producer = new_producer(self._settings, logger)
         self._lock = threading.Lock()
         self._delivered = 0
         self._dropped = 0
@@ -151,7 +135,7 @@ class KafkaSink:
         # was lost shows to readers as a hole; the stream has to go on.
         logger.error("the producer of topic %r failed for good, starting another: %s", self._topic, error)
         self._retire(0.0)
-        self._producer = new_producer(self._settings)
+        self._producer = new_producer(self._settings, logger)
 
     def _retire(self, timeout: float) -> None:
         try:
@@ -171,50 +155,3 @@ class KafkaSink:
         # One line tells of an outage; the counter tells of its size.
         level = logging.WARNING if first else logging.DEBUG
         logger.log(level, "topic %r lost a batch of %r: %s", self._topic, message.key(), error)
-
-
-def new_producer(settings: Mapping[str, str | int], log: logging.Logger = logger) -> Producer:
-    """A producer with such settings; raises ValueError where librdkafka refuses them."""
-    try:
-        return Producer(dict(settings), logger=log)
-    except KafkaException as error:
-        raise ValueError(f"librdkafka refuses the settings: {error.args[0].str()}") from error
-
-
-def give_up(producer: Producer) -> None:
-    """Drop all that a producer has queued or in flight; its callbacks have run on return."""
-    producer.purge()
-    with suppress(KafkaException):
-        producer.flush(1.0)
-
-
-def read_properties(path: Path) -> dict[str, str]:
-    """The settings of a `.properties` file: `name=value` a line, `#` or `!` before a comment.
-
-    Raises:
-        ValueError: a line is neither; the message names the file and the line.
-    """
-    properties: dict[str, str] = {}
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
-        text = line.strip()
-        if not text or text[0] in "#!":
-            continue
-        name, equals, value = text.partition("=")
-        if not equals or not name.strip():
-            raise ValueError(f"{path}, line {number}: must be name=value, got {text!r}")
-        properties[name.strip()] = value.strip()
-    return properties
-
-
-def kafka_settings(
-    bootstrap_servers: str,
-    properties: Mapping[str, str],
-    guarantees: Mapping[str, tuple[str, ...]] = GUARANTEES,
-    defaults: Mapping[str, str | int] = DEFAULTS,
-) -> dict[str, str | int]:
-    """Settings for librdkafka; raises ValueError where a property would undo one of the guarantees."""
-    for name, allowed in guarantees.items():
-        if properties.get(name, allowed[0]).lower() not in allowed:
-            raise ValueError(f"{name} must be {allowed[0]}, got {properties[name]!r}")
-    guaranteed = {name: allowed[0] for name, allowed in guarantees.items()}
-    return {**defaults, **properties, **guaranteed, "bootstrap.servers": bootstrap_servers}

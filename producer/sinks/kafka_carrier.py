@@ -15,7 +15,8 @@ from typing import Final
 from confluent_kafka import KafkaError, KafkaException, Message
 
 from producer.events import CacheEventBatch
-from producer.sinks.kafka import DEFAULT_TOPIC, DEFAULTS, GUARANTEES, give_up, kafka_settings, new_producer
+from producer.kafka_properties import kafka_settings
+from producer.sinks.kafka_producer import DEFAULT_TOPIC, DEFAULTS, GUARANTEES, give_up, new_producer
 from producer.sinks.protocol import Answer
 from producer.throttle import ClientThrottle
 from producer.wire import Wire, encode_batch, envelope

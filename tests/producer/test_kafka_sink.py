@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import time
-from pathlib import Path
 
 import pytest
 
 from producer.emitter import CacheEventEmitter
 from producer.events import CacheEventBatch, CacheEventEntry, EventType, ObjectKey, Tier
-from producer.sinks.kafka import KafkaSink, read_properties
+from producer.sinks.kafka import KafkaSink
 from producer.sinks.protocol import PublishError
 from producer.wire import Wire
 from tests.brokers import RunningBroker
@@ -153,22 +152,3 @@ def test_properties_reach_librdkafka_unless_they_only_repeat_the_guarantees() ->
     KafkaSink(
         NOWHERE, "t", properties={"acks": "-1", "compression.type": "lz4", "security.protocol": "SSL"}
     ).close()
-
-
-def test_a_properties_file_is_read_by_name_and_value(tmp_path: Path) -> None:
-    path = tmp_path / "kafka.properties"
-    path.write_text("# TLS\n! more\n\nsecurity.protocol = SSL\nsasl.jaas.config=a=b c\nssl.ca.location=\n")
-    assert read_properties(path) == {
-        "security.protocol": "SSL",
-        "sasl.jaas.config": "a=b c",
-        "ssl.ca.location": "",
-    }
-
-
-@pytest.mark.parametrize("line", ["linger.ms", "= 5", "linger.ms: 5"])
-def test_a_line_that_is_no_property_is_refused_by_file_and_line(tmp_path: Path, line: str) -> None:
-    path = tmp_path / "kafka.properties"
-    path.write_text(f"linger.ms=5\n{line}\n")
-    with pytest.raises(ValueError, match=r"kafka.properties, line 2: must be name=value") as caught:
-        read_properties(path)
-    assert line in str(caught.value)
