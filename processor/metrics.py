@@ -1,7 +1,7 @@
 """The metrics: every name in one table, and the collector that fills it in at a scrape.
 
 Nothing is counted through labels on the hot path. The gate, the sources and the directory keep plain
-integers of their own; a scrape takes one snapshot of each and spells it out, so that series appear with
+integers of their own; a scrape looks at each once and spells out what it saw, so that series appear with
 what they describe and go away with it. Only the two histograms are fed as things happen, into arrays of
 their own. The registry belongs to one service; the global one of prometheus-client is left alone.
 """
@@ -12,7 +12,7 @@ import platform
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Self
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
@@ -20,10 +20,12 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 from processor.durability.keeper import CheckpointStatus
-from processor.ingest.gate import GateCounters, StreamStatus
+from processor.ingest.gate import EventGate, GateCounters, StreamStatus
 from processor.ingest.source import SourceStatus
+from processor.membership import Membership
 from processor.meters import BlendMeter, Histogram, Meter
-from processor.state.directory import DirectoryStats, Usage
+from processor.state.capacity import CapacityRegistry
+from processor.state.directory import DirectoryStats, KeyDirectory, Usage
 from producer.events import Tier
 
 PREFIX: Final = "blendstream_"
@@ -101,8 +103,8 @@ LMCACHE_BYTES: Final = "lmcache_coordinator_key_directory_placement_bytes"
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
-    """All that a scrape shows, as of one moment. `capacities` are (instance_id, tier, backend, bytes)."""
+class Scrape:
+    """All that is shown, as of one moment. `capacities` are (instance_id, tier, backend, bytes)."""
 
     ready: bool
     streams: list[StreamStatus]
@@ -120,20 +122,59 @@ class Snapshot:
     blend: BlendMeter
     checkpoints: CheckpointStatus | None
 
+    @classmethod
+    def of(
+        cls,
+        gate: EventGate,
+        directory: KeyDirectory,
+        capacities: CapacityRegistry,
+        membership: Membership,
+        *,
+        ready: bool,
+        consumer_failures: dict[str, int],
+        sources: list[SourceStatus],
+        refused_bodies: int,
+        meter: Meter,
+        blend: BlendMeter,
+        checkpoints: CheckpointStatus | None,
+    ) -> Self:
+        """Look at the parts of a service; what has no part of its own is told."""
+        return cls(
+            ready=ready,
+            streams=gate.streams(),
+            registered=len(membership.registry),
+            timeouts=membership.timeouts,
+            counters=gate.counters(),
+            consumer_failures=consumer_failures,
+            sources=sources,
+            refused_bodies=refused_bodies,
+            meter=meter,
+            stats=directory.stats(),
+            usage=directory.usage(),
+            capacities=[
+                (instance_id, capacity.tier, capacity.backend, capacity.capacity_bytes)
+                for instance_id, declared in capacities.get_all().items()
+                for capacity in declared
+            ],
+            capacity_used=directory.capacity_used(),
+            blend=blend,
+            checkpoints=checkpoints,
+        )
+
 
 class ServiceCollector(Collector):
-    """Spells a snapshot out; takes a new one at each scrape. There is none of a service that still starts."""
+    """Spells out what `scrape` gives, anew each time; there is nothing of a service that still starts."""
 
-    def __init__(self, snapshot: Callable[[], Snapshot | None]) -> None:
-        self._snapshot = snapshot
+    def __init__(self, scrape: Callable[[], Scrape | None]) -> None:
+        self._scrape = scrape
 
     def describe(self) -> Iterable[Metric]:
-        """The names, so that registering needs no snapshot."""
+        """The names, so that registering needs no scrape."""
         return [_family(name) for name in TABLE]
 
     def collect(self) -> Iterator[Metric]:
         """Every metric of the table, and LMCache's two gauges."""
-        taken = self._snapshot()
+        taken = self._scrape()
         yield _plain("ready", float(taken is not None and taken.ready))
         yield _labelled("build_info", [((_version(), platform.python_version()), 1)])
         if taken is None:
@@ -147,10 +188,10 @@ class ServiceCollector(Collector):
         yield from _lmcache_metrics(taken.stats)
 
 
-def make_registry(snapshot: Callable[[], Snapshot | None]) -> CollectorRegistry:
+def make_registry(scrape: Callable[[], Scrape | None]) -> CollectorRegistry:
     """A registry that shows one service, and nothing else."""
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(ServiceCollector(snapshot))
+    registry.register(ServiceCollector(scrape))
     return registry
 
 
@@ -198,7 +239,7 @@ def _histogram(name: str, histogram: Histogram) -> Metric:
     return family
 
 
-def _stream_metrics(taken: Snapshot) -> Iterator[Metric]:
+def _stream_metrics(taken: Scrape) -> Iterator[Metric]:
     streams = taken.streams
     yield _labelled("gap_detected", (((s.instance_id,), float(s.gap_detected)) for s in streams))
     yield _labelled("missing_batches", (((s.instance_id,), s.missing_batches) for s in streams))
@@ -210,7 +251,7 @@ def _stream_metrics(taken: Snapshot) -> Iterator[Metric]:
     yield _plain("gaps_cleared_total", taken.counters.gaps_cleared)
 
 
-def _ingest_metrics(taken: Snapshot) -> Iterator[Metric]:
+def _ingest_metrics(taken: Scrape) -> Iterator[Metric]:
     undecodable = taken.refused_bodies + sum(source.undecodable for source in taken.sources)
     results = {**taken.counters.batches, "undecodable": undecodable}
     yield _labelled("ingest_batches_total", (((result,), count) for result, count in results.items()))
@@ -245,7 +286,7 @@ def _source_metrics(sources: list[SourceStatus]) -> Iterator[Metric]:
     yield _labelled("consumer_lag_seconds", [((), max(known))] if known and len(known) == len(lags) else [])
 
 
-def _state_metrics(taken: Snapshot) -> Iterator[Metric]:
+def _state_metrics(taken: Scrape) -> Iterator[Metric]:
     stats = taken.stats
     yield _plain("directory_keys", stats.num_keys)
     yield _plain("directory_tombstones", stats.num_tombstones)
@@ -266,7 +307,7 @@ def _state_metrics(taken: Snapshot) -> Iterator[Metric]:
     yield _plain("state_capacity_used_ratio", taken.capacity_used)
 
 
-def _blend_metrics(taken: Snapshot) -> Iterator[Metric]:
+def _blend_metrics(taken: Scrape) -> Iterator[Metric]:
     yield _plain("blend_contents", taken.stats.blend.num_contents)
     yield _plain("blend_claims", taken.stats.blend.num_claims)
     yield _histogram("blend_lookup_seconds", taken.blend.seconds)

@@ -26,6 +26,7 @@ from processor.config import Config, ConfigError
 from processor.durability.checkpoint import Report
 from processor.durability.components import make_keeper
 from processor.durability.errors import CheckpointError, CheckpointsDisabled
+from processor.housekeeping import Housekeeper
 from processor.ingest import pieces
 from processor.ingest.broadcaster import Broadcaster
 from processor.ingest.decode import DecodeError, Decoder
@@ -36,7 +37,7 @@ from processor.ingest.lifting import Lift
 from processor.ingest.source import EventSource
 from processor.membership import Membership
 from processor.meters import BlendMeter, Meter
-from processor.metrics import Snapshot, make_registry, render
+from processor.metrics import Scrape, make_registry, render
 from processor.phase import STARTING, Lifecycle, Phase, StartAbandoned
 from processor.readiness import behind, checkpoint_warnings, state_warnings
 from processor.state.capacity import CapacityRegistry
@@ -71,8 +72,6 @@ __all__ = [
 
 logger = logging.getLogger(__name__)
 
-HOUSEKEEPING_INTERVAL = 1.0
-"""Seconds from one round of housekeeping to the next."""
 STOP_WITHIN = 6.0
 """Seconds that stopping may take; the checkpoint at the end gets what ending the sources leaves of them."""
 START_PATIENCE = 2.0
@@ -131,10 +130,12 @@ class Service:
         self._refused_bodies = 0
         self._life = Lifecycle()
         self._moving = threading.Lock()
-        self._warned: list[str] = []
-        self._ending = threading.Event()
-        self._housekeeper = threading.Thread(target=self._keep_house, name="housekeeping", daemon=True)
-        self._registry = make_registry(self._snapshot)
+        # A checkpoint that fails is logged where it does.
+        self._housekeeper = Housekeeper(
+            self._gate, self._membership, self._sources, self._state_warnings,
+            clock=clock, clock_skew=config.clock_skew,
+        )  # fmt: skip
+        self._registry = make_registry(self._scrape)
 
     @property
     def phase(self) -> Phase:
@@ -357,9 +358,7 @@ class Service:
         self._membership.stop()
         for source in self._sources:
             source.stop()
-        self._ending.set()
-        if self._housekeeper.is_alive():
-            self._housekeeper.join()
+        self._housekeeper.stop()
         if self._keeper:
             self._keeper.stop(max(deadline - time.monotonic(), 0.0))
         self._directory.close()
@@ -367,45 +366,19 @@ class Service:
     def _state_warnings(self) -> list[str]:
         return state_warnings(self._directory.capacity_used(), self._max_chunks, self._meter)
 
-    def _keep_house(self) -> None:
-        while not self._ending.wait(HOUSEKEEPING_INTERVAL):
-            try:
-                watermark = min((source.watermark() for source in self._sources), default=0.0)
-                self._gate.tick(self._clock(), watermark, self.config.clock_skew)
-                self._membership.complete_marks()
-                # A checkpoint that fails is logged where it does.
-                self._log_new(self._state_warnings())
-            except Exception:
-                # One bad round must not end all the later ones.
-                logger.exception("housekeeping failed")
-
-    def _log_new(self, warnings: list[str]) -> None:
-        for warning in warnings:
-            if warning not in self._warned:
-                logger.warning(warning)
-        self._warned = warnings
-
-    def _snapshot(self) -> Snapshot | None:
+    def _scrape(self) -> Scrape | None:
         if self.phase in STARTING:
             return None
-        return Snapshot(
+        return Scrape.of(
+            self._gate,
+            self._directory,
+            self._capacities,
+            self._membership,
             ready=not self.not_ready(),
-            streams=self._gate.streams(),
-            registered=len(self._membership.registry),
-            timeouts=self._membership.timeouts,
-            counters=self._gate.counters(),
             consumer_failures=dict(self._broadcaster.failures),
             sources=[source.status() for source in self._sources],
             refused_bodies=self._refused_bodies,
             meter=self._meter,
-            stats=self._directory.stats(),
-            usage=self._directory.usage(),
-            capacities=[
-                (instance_id, capacity.tier, capacity.backend, capacity.capacity_bytes)
-                for instance_id, declared in self._capacities.get_all().items()
-                for capacity in declared
-            ],
-            capacity_used=self._directory.capacity_used(),
             blend=self._blend,
             checkpoints=self._keeper.status() if self._keeper else None,
         )

@@ -1,0 +1,75 @@
+"""What a service does by the clock: the gate and the departures go on, and what wants attention is logged."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from processor.ingest.gate import EventGate
+from processor.ingest.source import EventSource
+from processor.membership import Membership
+
+logger = logging.getLogger(__name__)
+
+INTERVAL: Final = 1.0
+"""Seconds from one round to the next."""
+
+
+class Housekeeper:
+    """A thread that keeps house from `start` to `stop`.
+
+    Args:
+        warnings: what wants attention now; a warning is logged when it is first there, and when it is back.
+        clock: seconds since the epoch.
+        clock_skew: seconds by which the clocks of emitters may lie apart.
+    """
+
+    def __init__(
+        self,
+        gate: EventGate,
+        membership: Membership,
+        sources: Sequence[EventSource],
+        warnings: Callable[[], list[str]],
+        *,
+        clock: Callable[[], float],
+        clock_skew: float,
+    ) -> None:
+        self._gate = gate
+        self._membership = membership
+        self._sources = sources
+        self._warnings = warnings
+        self._clock = clock
+        self._clock_skew = clock_skew
+        self._warned: list[str] = []
+        self._ending = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="housekeeping", daemon=True)
+
+    def start(self) -> None:
+        """Begin; the first round comes an interval later."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End once the round under way is through; also where it was never started."""
+        self._ending.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _run(self) -> None:
+        while not self._ending.wait(INTERVAL):
+            try:
+                self._keep_house()
+            except Exception:
+                # One bad round must not end all the later ones.
+                logger.exception("housekeeping failed")
+
+    def _keep_house(self) -> None:
+        watermark = min((source.watermark() for source in self._sources), default=0.0)
+        self._gate.tick(self._clock(), watermark, self._clock_skew)
+        self._membership.complete_marks()
+        warnings = self._warnings()
+        for warning in warnings:
+            if warning not in self._warned:
+                logger.warning(warning)
+        self._warned = warnings
