@@ -15,7 +15,8 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
@@ -23,6 +24,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 from processor.ingest.capture import Plain
 from processor.ingest.dead_letters import DeadLetters
 from processor.ingest.decode import DecodeError, Decoder
+from processor.ingest.end_questions import EndQuestions
 from processor.ingest.gate import EventGate
 from processor.ingest.kafka_settings import GONE, REQUEST_TIMEOUT, KafkaSettings, reason_of
 from processor.ingest.kafka_topic import LogId, TopicError, TopicInspector
@@ -45,10 +47,10 @@ POLL_TIMEOUT = 0.2
 REFRESH_INTERVAL = 10.0
 """Seconds from one look at the topic's partitions to the next."""
 END_INTERVAL = 0.2
-"""Seconds from one look at the ends that the broker has sent along to the next."""
-SILENCE = 2.0
-"""Seconds without a message after which the broker is asked whether it is still there: with the time that it
-has to answer, a broker that hangs is noticed within five seconds.
+"""Seconds from one look at the ends that brokers have sent along, or told when asked, to the next."""
+SILENCE = 1.0
+"""Seconds without a word on a partition after which its leader is asked where it ends: with the time that it
+has to answer, brokers that hang are noticed within five seconds.
 """
 MARKS_INTERVAL = 60.0
 """Seconds from one look at where the log begins to the next, while departures have left marks in it."""
@@ -84,6 +86,7 @@ class KafkaEventSource:
         self._throttle = Throttle()
         self._marks_pace = Throttle(MARKS_INTERVAL)
         self._drain = Drain()
+        self._questions = EndQuestions(self._request_ends, clock)
         self._ending = threading.Event()
         self._thread = threading.Thread(target=self._run, name="kafka-source", daemon=True)
         self._replayer = Replayer(gate.repairs, self, clock=clock)
@@ -115,13 +118,13 @@ class KafkaEventSource:
 
     def status(self) -> SourceStatus:
         """How far reading has come, and why it does not go on if it does not."""
-        progress, trouble = self._log.progress, self._trouble
+        progress, trouble, now = self._log.progress, self._trouble, self._clock()
         return SourceStatus(
             name="kafka",
             capability=ReplayCapability.SEEKABLE,
             partitions=[partition.status() for partition in progress],
-            lag_seconds=None if trouble is not None else progress.lag_seconds(self._clock()),
-            caught_up=trouble is None and progress.caught_up(),
+            lag_seconds=None if trouble is not None else progress.lag_seconds(now),
+            caught_up=trouble is None and progress.caught_up(now),
             error=trouble,
             undecodable=self._dead_letters.count if self._dead_letters else 0,
             dead_letters_lost=self._dead_letters.lost if self._dead_letters else 0,
@@ -131,7 +134,7 @@ class KafkaEventSource:
 
     def watermark(self) -> float:
         """The time in seconds up to which every partition has been read; 0 while unknown."""
-        return self._log.progress.watermark(self._clock(), self._trouble is None)
+        return self._log.progress.watermark()
 
     def positions(self) -> dict[int, int]:
         """The next offset to read of every partition."""
@@ -220,11 +223,11 @@ class KafkaEventSource:
             try:
                 self._read()
             except KafkaException as error:
-                self._note_trouble(reason_of(error))
+                self._set_trouble(reason_of(error))
             except TopicError as error:
-                self._note_trouble(str(error))
+                self._set_trouble(str(error))
             except Exception as error:
-                self._note_trouble(f"reading failed: {error!r}")
+                self._set_trouble(f"reading failed: {error!r}")
                 logger.exception("reading topic %r failed, beginning anew", self._settings.topic)
             self._ending.wait(RETRY_INTERVAL)
 
@@ -236,7 +239,7 @@ class KafkaEventSource:
             self._assign(consumer, partitions)
             self._start_replay()
             refresh = time.monotonic() + REFRESH_INTERVAL
-            look, heard = 0.0, time.monotonic()
+            look = 0.0
             while not self._ending.is_set():
                 message = consumer.poll(POLL_TIMEOUT)
                 if message is not None:
@@ -244,13 +247,8 @@ class KafkaEventSource:
                     for further in consumer.consume(self._drain.size(), timeout=0):
                         self._take(consumer, further)
                 now = time.monotonic()
-                if message is not None:
-                    heard = now
-                elif now >= heard + SILENCE and self._trouble is None:
-                    self._notice_silence()
-                    heard = now = time.monotonic()
                 if now >= look:
-                    self._refresh_ends(consumer)
+                    self._look_at_ends(consumer)
                     look = now + END_INTERVAL
                 if self._trouble:
                     refresh = min(refresh, now + RETRY_INTERVAL)
@@ -269,7 +267,7 @@ class KafkaEventSource:
 
     def _on_error(self, error: KafkaError) -> None:
         if error.code() == KafkaError._ALL_BROKERS_DOWN:
-            self._note_trouble(f"no broker of {self._settings.bootstrap_servers} can be reached")
+            self._set_trouble(f"no broker of {self._settings.bootstrap_servers} can be reached")
         else:
             logger.debug("the consumer reports: %s", error)
 
@@ -298,13 +296,6 @@ class KafkaEventSource:
             self._gate.lose_log()
             self._log.begin_anew(log_id)
 
-    def _notice_silence(self) -> None:
-        assert self._topic is not None
-        try:
-            self._topic.partitions(REQUEST_TIMEOUT)
-        except KafkaException as error:
-            self._note_trouble(reason_of(error))
-
     def _free_marks(self) -> None:
         """Give up what departures left in the log that it does not hold any more."""
         assert self._topic is not None
@@ -318,14 +309,10 @@ class KafkaEventSource:
             found = self._find_partitions()
             self._free_marks()
         except KafkaException as error:
-            self._note_trouble(reason_of(error))
+            self._set_trouble(reason_of(error))
             return
         if self._log.progress is not read:
             raise TopicError(f"topic {self._settings.topic!r} was made anew; beginning at its start")
-        if self._trouble is not None:
-            # The ends heard of before the trouble would make it look as if nothing had come meanwhile.
-            self._ask_for_ends()
-            self._trouble = None
         new = sorted(set(found) - set(self._log.progress.partitions))
         if new:
             logger.info("topic %r has new partitions: %s", self._settings.topic, new)
@@ -339,19 +326,41 @@ class KafkaEventSource:
             self._log.progress.begin(partition, low, high, self._clock())
         topic = self._settings.topic
         consumer.assign([TopicPartition(topic, p.partition, p.position) for p in self._log.progress])
-        self._trouble = None
+        self._set_trouble(None)
 
-    def _refresh_ends(self, consumer: Consumer) -> None:
+    def _look_at_ends(self, consumer: Consumer) -> None:
+        """Take what brokers have sent along and answered, and ask those that were silent."""
         for progress in self._log.progress:
             asked = TopicPartition(self._settings.topic, progress.partition)
+            # As the leader last told; that may be long ago, so it does not count as heard.
             bounds = consumer.get_watermark_offsets(asked, cached=True)
             if bounds is not None and bounds[1] >= 0:
-                progress.hear_end(bounds[1], self._clock())
+                progress.see_end(bounds[1])
+        self._take_answers()
+        now = self._clock()
+        self._questions.ask(p.partition for p in self._log.progress if not 0.0 <= now - p.heard < SILENCE)
 
-    def _ask_for_ends(self) -> None:
-        ends = self.ask_ends()
-        for progress in self._log.progress:
-            progress.hear_end(ends.get(progress.partition, 0), self._clock())
+    def _take_answers(self) -> None:
+        failures = []
+        for answer in self._questions.answers():
+            progress = self._log.progress.partitions.get(answer.partition)
+            if progress is None:
+                continue
+            if answer.end is None:
+                failures.append(answer)
+            else:
+                progress.hear_end(answer.end, answer.asked)
+                self._set_trouble(None)
+        if failures and all(progress.heard <= failures[-1].asked for progress in self._log.progress):
+            self._set_trouble(failures[-1].failure)
+        for answer in failures:
+            if self._throttle.due(("silent", answer.partition)):
+                name = f"{self._settings.topic}[{answer.partition}]"
+                logger.warning("%s: the leader does not tell where it ends: %s", name, answer.failure)
+
+    def _request_ends(self, partitions: Iterable[int]) -> dict[int, Future[int]]:
+        assert self._topic is not None
+        return self._topic.request_ends(partitions, REQUEST_TIMEOUT)
 
     def _take(self, consumer: Consumer, message: Message) -> None:
         position, error = position_of(message), message.error()
@@ -365,7 +374,8 @@ class KafkaEventSource:
         self._ingest(message, position)
         progress.position = position.offset + 1
         progress.read_time = self._reader.time_of(message)
-        self._trouble = None
+        progress.heard = self._clock()
+        self._set_trouble(None)
 
     def _take_error(
         self, consumer: Consumer, position: Position, progress: PartitionProgress | None, error: KafkaError
@@ -373,13 +383,14 @@ class KafkaEventSource:
         if error.code() == KafkaError._PARTITION_EOF:
             if progress is not None and position.offset >= progress.position:
                 progress.position = progress.end = position.offset
-            self._trouble = None
+                progress.hear_end(position.offset, self._clock())
+            self._set_trouble(None)
         elif error.code() == KafkaError._AUTO_OFFSET_RESET and progress is not None:
             self._position_lost(consumer, progress, error)
         elif error.code() in GONE:
             raise KafkaException(error)
         else:
-            self._note_trouble(error.str())
+            self._set_trouble(error.str())
 
     def _position_lost(self, consumer: Consumer, progress: PartitionProgress, error: KafkaError) -> None:
         assert self._topic is not None
@@ -406,7 +417,13 @@ class KafkaEventSource:
             last = batches[-1]
             self._log.offsets.note(last.instance_id, last.incarnation, last.seq, position)
 
-    def _note_trouble(self, what: str) -> None:
+    def _set_trouble(self, what: str | None) -> None:
+        """Why nothing can be read at present, None if something can."""
         self._trouble = what
+        if what is None:
+            return
+        # The ends heard of before would make it look as if nothing had come meanwhile.
+        self._log.progress.lose_touch()
+        self._questions.void()
         if self._throttle.due(what):
             logger.warning("topic %r cannot be read: %s", self._settings.topic, what)

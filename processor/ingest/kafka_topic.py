@@ -5,10 +5,20 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections import defaultdict
+from collections.abc import Iterable
+from concurrent.futures import Future
 from dataclasses import dataclass
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicCollection, TopicPartition
-from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
+from confluent_kafka import (
+    Consumer,
+    IsolationLevel,
+    KafkaError,
+    KafkaException,
+    TopicCollection,
+    TopicPartition,
+)
+from confluent_kafka.admin import AdminClient, ConfigResource, ListOffsetsResultInfo, OffsetSpec, ResourceType
 
 from processor.ingest.kafka_settings import KafkaSettings, reason_of
 from processor.ingest.source import Mark
@@ -57,6 +67,7 @@ class TopicInspector:
         self._admin = AdminClient(quiet)
         ours = {"group.id": settings.group_id, "enable.auto.commit": False, "on_commit": self._on_commit}
         self._consumer = Consumer({**quiet, **ours})
+        self._leaders: dict[int, int] = {}
         self._committing = threading.Lock()
         self._refusals: dict[frozenset[tuple[int, int]], str] = {}
         self._topic = settings.topic
@@ -82,6 +93,7 @@ class TopicInspector:
             if found.error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART:
                 return []
             raise KafkaException(found.error)
+        self._leaders = {partition: told.leader for partition, told in found.partitions.items()}
         return sorted(found.partitions)
 
     def bounds(self, partition: int, timeout: float) -> tuple[int, int]:
@@ -99,6 +111,25 @@ class TopicInspector:
     def all_bounds(self, timeout: float) -> dict[int, tuple[int, int]]:
         """The bounds of every partition; fails as `bounds` does."""
         return {partition: self.bounds(partition, timeout) for partition in self.partitions(timeout)}
+
+    def request_ends(self, partitions: Iterable[int], timeout: float) -> dict[int, Future[int]]:
+        """Ask where partitions end, and wait for no answer; it may be a KafkaException.
+
+        The leaders, as last heard of, are asked apart: an answer to one request waits for all it concerns.
+        """
+        by_leader: dict[int | None, list[int]] = defaultdict(list)
+        for partition in partitions:
+            by_leader[self._leaders.get(partition)].append(partition)
+        answers: dict[int, Future[int]] = {}
+        for led in by_leader.values():
+            latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+            places = {TopicPartition(self._topic, partition): latest for partition in led}
+            # Without records of open transactions: reading does not get these either.
+            told = self._admin.list_offsets(
+                places, isolation_level=IsolationLevel.READ_COMMITTED, request_timeout=timeout
+            )
+            answers |= {place.partition: _end_of(answer) for place, answer in told.items()}
+        return answers
 
     def log_id(self, timeout: float) -> LogId:
         """Which log it is, as far as the broker tells."""
@@ -181,6 +212,20 @@ class TopicInspector:
                 "topic %r keeps records for %g s, less than the repair window of %g s",
                 self._topic, retention / 1000, self._repair_window,
             )  # fmt: skip
+
+
+def _end_of(told: Future[ListOffsetsResultInfo]) -> Future[int]:
+    end: Future[int] = Future()
+
+    def pass_on(answer: Future[ListOffsetsResultInfo]) -> None:
+        failure = answer.exception()
+        if failure is None:
+            end.set_result(answer.result().offset)
+        else:
+            end.set_exception(failure)
+
+    told.add_done_callback(pass_on)
+    return end
 
 
 def _milliseconds(value: str | None) -> int:

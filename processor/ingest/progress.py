@@ -1,5 +1,8 @@
 """How far the partitions of a topic have been read, and what follows for lag and watermark.
 
+Each partition is heard of by itself, since each may have another broker for its leader: that one answers says
+nothing of what has come to the other.
+
 The reading thread writes, others look; every field is replaced as a whole, so a look without a lock is a
 look at a moment ago.
 """
@@ -12,7 +15,9 @@ from dataclasses import dataclass
 from processor.ingest.source import Mark, PartitionStatus
 
 END_KNOWN_FOR = 10.0
-"""Seconds for which an end that was heard of counts as known: a reader that is stuck hears of no other."""
+"""Seconds for which an end counts as known after the partition's leader was heard: a silent one tells of no
+other, nor does a reader that is stuck hear of it.
+"""
 
 
 @dataclass(slots=True)
@@ -23,7 +28,7 @@ class PartitionProgress:
         position: the next offset to read.
         end: the log's end as last heard of, None while unknown.
         read_time: the timestamp of the last record read in seconds, 0 before the first.
-        heard: when the end was last heard of, in seconds.
+        heard: when the partition's leader was last known to answer, in seconds; 0 if that does not count.
         at_end: when reading was last known to be at the end, 0 if it never was.
     """
 
@@ -34,12 +39,24 @@ class PartitionProgress:
     heard: float = 0.0
     at_end: float = 0.0
 
-    def hear_end(self, end: int, now: float) -> None:
-        """The partition ends at `end` or behind it."""
+    def see_end(self, end: int) -> None:
+        """The partition ends at `end` or behind it, as it was told some time."""
         self.end = max(end, self.end or 0)
-        self.heard = now
-        if self.lag == 0:
-            self.at_end = now
+
+    def hear_end(self, end: int, when: float) -> None:
+        """The partition's leader told that it ended at `end`, or behind it."""
+        self.see_end(end)
+        self.heard = when
+        if self.end == self.position:
+            self.at_end = when
+
+    def is_heard(self, now: float) -> bool:
+        """Whether what is known of the end still holds."""
+        return now - self.heard <= END_KNOWN_FOR
+
+    def caught_up(self, now: float) -> bool:
+        """Whether it has been read to an end that still holds."""
+        return self.lag == 0 and self.is_heard(now)
 
     @property
     def lag(self) -> int | None:
@@ -53,18 +70,17 @@ class PartitionProgress:
 
     def lag_seconds(self, now: float) -> float | None:
         """How old the next record is at most; 0 at the end, None while that cannot be told."""
-        if self.lag is None or now - self.heard > END_KNOWN_FOR:
+        if self.lag is None or not self.is_heard(now):
             return None
         if self.lag == 0:
             return 0.0
-        # What comes next came after the last record, and after reading was last at the end: the first record
-        # after an idle hour is not an hour old.
-        since = max(self.read_time, self.at_end)
-        return max(0.0, now - since) if since else None
+        # What comes next came later than that: the first record after an idle hour is not an hour old.
+        return max(0.0, now - self.watermark) if self.watermark else None
 
-    def watermark(self, now: float, connected: bool) -> float:
-        """The time up to which it has been read: now at its end, provided that the end is still known."""
-        return now if self.lag == 0 and connected else self.read_time
+    @property
+    def watermark(self) -> float:
+        """Up to when it has been read: to the last record, or to when that was known to be the last."""
+        return max(self.read_time, self.at_end)
 
 
 class LogProgress:
@@ -102,12 +118,17 @@ class LogProgress:
     def jump(self, partition: int, low: int, high: int, now: float) -> None:
         """The log does not hold the position; reading goes on at the earliest record."""
         progress = self.partitions[partition]
-        progress.position, progress.end, progress.heard = low, high, now
+        progress.position, progress.end, progress.heard, progress.at_end = low, high, now, 0.0
         self.began[partition] = low
 
-    def caught_up(self) -> bool:
+    def lose_touch(self) -> None:
+        """Nothing heard so far tells where partitions end now."""
+        for progress in self:
+            progress.heard = 0.0
+
+    def caught_up(self, now: float) -> bool:
         """Every partition has been read to its end, and there is one."""
-        return bool(self.partitions) and all(progress.lag == 0 for progress in self)
+        return bool(self.partitions) and all(progress.caught_up(now) for progress in self)
 
     def lag_seconds(self, now: float) -> float | None:
         """The greatest lag, None if that of any is unknown or there are none."""
@@ -115,6 +136,6 @@ class LogProgress:
         known = [lag for lag in lags if lag is not None]
         return max(known) if known and len(known) == len(lags) else None
 
-    def watermark(self, now: float, connected: bool) -> float:
+    def watermark(self) -> float:
         """The least watermark, 0 if there are none."""
-        return min((progress.watermark(now, connected) for progress in self), default=0.0)
+        return min((progress.watermark for progress in self), default=0.0)

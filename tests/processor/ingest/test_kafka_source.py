@@ -350,7 +350,7 @@ def test_the_watermark_is_the_least_record_time_or_now_at_the_end(
     producer.flush(20)
     reader = read(kafka_broker.bootstrap, topic)
     reader.wait_for_end(1)
-    assert reader.source.watermark() > 1_700_000_000
+    wait_for(lambda: reader.source.watermark() > 1_700_000_000, 20, "the end to be heard of")
 
 
 def test_it_knows_where_an_emitter_s_batches_stand(

@@ -1,4 +1,4 @@
-"""The lag in seconds: what is known of it, and when nothing is."""
+"""Lag and watermark: what is known of them, and when nothing is."""
 
 from __future__ import annotations
 
@@ -55,3 +55,42 @@ def test_a_topic_lags_as_its_worst_partition_and_is_unknown_if_one_is() -> None:
     assert log.lag_seconds(NOW) is None
     log.partitions[1].read_time = NOW - 3
     assert log.lag_seconds(NOW) == 3.0
+
+
+def two_partitions_at_their_end() -> LogProgress:
+    log = LogProgress()
+    for partition in (0, 1):
+        log.begin(partition, 7, 7, NOW)
+        log.partitions[partition].hear_end(7, NOW)
+    return log
+
+
+def test_a_leader_that_is_silent_is_not_made_up_for_by_another() -> None:
+    log, later = two_partitions_at_their_end(), NOW + END_KNOWN_FOR + 1
+    assert (log.lag_seconds(NOW), log.caught_up(NOW), log.watermark()) == (0.0, True, NOW)
+    log.partitions[0].hear_end(7, later)
+    log.partitions[1].see_end(7)
+    assert (log.lag_seconds(later), log.caught_up(later), log.watermark()) == (None, False, NOW)
+    log.partitions[1].hear_end(7, later)
+    assert (log.lag_seconds(later), log.caught_up(later), log.watermark()) == (0.0, True, later)
+
+
+def test_once_touch_was_lost_every_partition_has_to_be_heard_again() -> None:
+    log = two_partitions_at_their_end()
+    log.lose_touch()
+    log.partitions[0].hear_end(7, NOW + 1)
+    assert (log.lag_seconds(NOW + 1), log.caught_up(NOW + 1)) == (None, False)
+    log.partitions[1].hear_end(8, NOW + 1)
+    assert (log.lag_seconds(NOW + 1), log.caught_up(NOW + 1)) == (1.0, False)
+
+
+def test_what_was_read_up_to_a_moment_stays_read_when_more_comes() -> None:
+    progress = reading(7, 7, read_time=NOW - 60)
+    progress.see_end(9)
+    assert progress.watermark == NOW
+
+
+def test_a_log_that_was_cut_is_not_read_up_to_any_moment() -> None:
+    log = two_partitions_at_their_end()
+    log.jump(1, 3, 9, NOW)
+    assert log.watermark() == 0.0
