@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final
 
 import orjson
@@ -30,6 +30,8 @@ OPEN: Final = frozenset({"/healthz", "/readyz", "/metrics", "/openapi.json"})
 """Paths that need no state: they answer while the server still starts."""
 
 Loc = Sequence[str | int]
+Run = Callable[..., Awaitable[Any]]
+"""Runs a call with its arguments, in a thread if its first argument says that it may take long."""
 
 
 class RequestError(Exception):

@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import Any
-
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
 from api import bodies
-from api.http import BodyReader, RequestError, json_response, path_instance_id
+from api.http import BodyReader, RequestError, Run, json_response, path_instance_id
 from processor.service import Service
-
-Run = Callable[..., Awaitable[Any]]
-"""Runs a call with its arguments, in a thread if its first argument says that it may take long."""
 
 
 class InstanceRoutes:

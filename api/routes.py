@@ -20,7 +20,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
-from api import bodies
+from api import answers, bodies
 from api.http import (
     MAX_INT,
     BodyReader,
@@ -29,13 +29,12 @@ from api.http import (
     invalid,
     json_bytes,
     json_response,
-    path_instance_id,
     query_choice,
-    query_flag,
     query_int,
 )
 from api.instances import InstanceRoutes
 from api.openapi import document
+from api.streams import StreamRoutes
 from api.token_hasher import TokenHasher
 from processor.service import (
     CheckpointError,
@@ -43,10 +42,7 @@ from processor.service import (
     DecodeError,
     DirectoryStats,
     KeyInfo,
-    NoLog,
     Service,
-    StreamStatus,
-    UnknownStream,
 )
 from producer.events import ObjectKey, Tier, make_kv_rank
 
@@ -91,21 +87,18 @@ class Routes:
         self.hasher = TokenHasher(service.config.chunk_size)
         self._pool = pool
         self._bodies = BodyReader()
+        self._streams = StreamRoutes(service, self._bodies, self._run)
         self._instances = InstanceRoutes(service, self._bodies, self._run)
 
     def table(self) -> list[Route]:
-        """Every route. An instance id may contain slashes, so what ends in a verb comes first."""
+        """Every route."""
         return [
             Route("/events", self.events, methods=["POST"]),
             Route("/directory/lookup", self.lookup, methods=["POST"]),
             Route("/directory/blend-lookup", self.blend_lookup, methods=["POST"]),
             Route("/directory/keys", self.keys, methods=["GET"]),
             Route("/directory/stats", self.stats, methods=["GET"]),
-            Route("/streams", self.streams, methods=["GET"]),
-            Route("/streams/{instance_id:anything}/replay", self.replay, methods=["POST"]),
-            Route("/streams/{instance_id:anything}/accept-loss", self.accept_loss, methods=["POST"]),
-            Route("/streams/{instance_id:anything}/reset", self.reset, methods=["POST"]),
-            Route("/streams/{instance_id:anything}", self.stream, methods=["GET"]),
+            *self._streams.table(),
             *self._instances.table(),
             Route("/checkpoint", self.checkpoint, methods=["POST"]),
             Route("/healthz", self.healthz, methods=["GET"]),
@@ -171,48 +164,6 @@ class Routes:
     async def stats(self, request: Request) -> Response:
         """Counts of the directory and of the blend index."""
         return json_response(_stats(await self._run(True, self.service.stats)))
-
-    async def streams(self, request: Request) -> Response:
-        """Every emitter's stream, or those with (or without) a gap."""
-        gap = query_flag(request.query_params, "gap")
-        found = await self._run(True, self.service.streams, gap)
-        return json_response({"streams": [_stream(status) for status in found]})
-
-    async def stream(self, request: Request) -> Response:
-        """One emitter's stream."""
-        status = await self._run(True, _known, self.service.stream, path_instance_id(request))
-        return json_response(_stream(status))
-
-    async def replay(self, request: Request) -> Response:
-        """Search the log for missing batches; without a body, for all of them."""
-        async with self._bodies.read(request) as raw:
-            asked = bodies.range_of(raw)
-        named = (asked.incarnation, asked.first, asked.last)
-        try:
-            status = await self._run(True, _known, self.service.replay, path_instance_id(request), *named)
-        except NoLog as error:
-            raise RequestError(409, str(error)) from None
-        return json_response(_stream(status))
-
-    async def accept_loss(self, request: Request) -> Response:
-        """Give up on missing batches; without a body, on all of them."""
-        async with self._bodies.read(request) as raw:
-            asked = bodies.range_of(raw)
-        status = await self._run(
-            True,
-            _known,
-            self.service.accept_loss,
-            path_instance_id(request),
-            asked.incarnation,
-            asked.first,
-            asked.last,
-        )
-        return json_response(_stream(status))
-
-    async def reset(self, request: Request) -> Response:
-        """Fence an emitter, forget its cursor and let any incarnation in."""
-        await self._run(True, _known, self.service.reset, path_instance_id(request))
-        return Response(status_code=204)
 
     async def checkpoint(self, request: Request) -> Response:
         """Write a checkpoint now; the answer comes when it is on disk."""
@@ -323,46 +274,9 @@ class Routes:
         return StreamingResponse(pieces(), media_type="application/json")
 
 
-_STREAM_FIELDS: Final = (
-    "instance_id",
-    "incarnation",
-    "epoch",
-    "last_seq",
-    "gap_detected",
-    "conflict",
-    "missing",
-    "lost",
-    "replay",
-    "partition",
-    "offset",
-    "last_event_ts",
-)
-_STATS_FIELDS: Final = (
-    "num_keys",
-    "num_placements",
-    "l1_keys_by_instance",
-    "blend",
-    "l1_count",
-    "l1_size_bytes",
-    "l2_count",
-    "l2_size_bytes",
-)
-
-
-def _stream(status: StreamStatus) -> dict[str, object]:
-    return {name: getattr(status, name) for name in _STREAM_FIELDS}
-
-
 def _stats(stats: DirectoryStats) -> dict[str, object]:
     """The counts that LMCache's answer has; the others are metrics."""
-    return {name: getattr(stats, name) for name in _STATS_FIELDS}
-
-
-def _known(call: Callable[..., Result], instance_id: str, *arguments: Any) -> Result:
-    try:
-        return call(instance_id, *arguments)
-    except UnknownStream:
-        raise RequestError(404, f"unknown instance {instance_id!r}") from None
+    return {name: getattr(stats, name) for name in answers.Stats.__struct_fields__}
 
 
 def _slices(items: Sequence[Result] | Iterator[Result]) -> Iterator[list[Result]]:
