@@ -30,7 +30,7 @@ from processor.state.registry import Instance, Registry
 logger = logging.getLogger(__name__)
 
 
-class Log(Protocol):
+class DepartureLog(Protocol):
     """A source whose records a departure can overtake."""
 
     def end_offsets(self) -> Mark:
@@ -59,7 +59,7 @@ class Membership:
         self,
         gate: EventGate,
         capacities: CapacityRegistry,
-        log: Log | None,
+        log: DepartureLog | None,
         *,
         timeout: float,
         interval: float,
