@@ -48,7 +48,7 @@ class SegmentReader:
         self.offset = 0
         self._last: Record | None = None
         self._file = os.open(path, os.O_RDONLY)
-        if os.pread(self._file, len(HEADER), 0) == HEADER:
+        if self._read(len(HEADER), 0) == HEADER:
             self.offset = len(HEADER)
 
     def __iter__(self) -> Iterator[Record]:
