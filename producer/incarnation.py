@@ -2,8 +2,8 @@
 
 A clock set back, or two starts within a second, would make a restarted emitter look stale, and all it says
 would be dropped. So the last incarnation is kept on disk, and is there, fsynced, before the new one is
-used. A file that does not hold an incarnation is refused rather than replaced: to start from the clock
-alone could repeat a number.
+used. A file that does not hold an incarnation is refused rather than replaced, and a disk that takes none
+ends the start: to start from the clock alone could repeat a number.
 """
 
 from __future__ import annotations
@@ -12,15 +12,28 @@ import fcntl
 import os
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
+from producer.errors import OperatorError
 from producer.events import MAX_INT
 
 _LONGEST = len(str(MAX_INT)) + 1  # a newline behind it
 
 
-class IncarnationFileError(ValueError):
+class IncarnationFileError(OperatorError, ValueError):
     """The file holds something other than an incarnation."""
+
+
+class IncarnationNotKept(OperatorError, OSError):
+    """The disk does not take the incarnation of this start, or cannot say what the last one was."""
+
+    def __init__(self, path: Path, cause: OSError) -> None:
+        super().__init__(
+            f"the incarnation of this start cannot be kept in {path}: {cause.strerror or cause}; the emitter "
+            "starts once it can, as a later start could repeat an incarnation that is not on disk"
+        )
+        self.errno = cause.errno
 
 
 def next_incarnation(path: Path, clock: Callable[[], float] = time.time) -> int:
@@ -31,8 +44,16 @@ def next_incarnation(path: Path, clock: Callable[[], float] = time.time) -> int:
 
     Raises:
         IncarnationFileError: the file does not hold an incarnation below the greatest.
-        OSError: the file or its folder cannot be read or written.
+        IncarnationNotKept: the file or its folder cannot be read or written, as on a full disk. The last
+            incarnation is on disk as before, or this one is, and the next start gets one above it.
     """
+    try:
+        return _next(path, clock)
+    except OSError as error:
+        raise IncarnationNotKept(path, error) from error
+
+
+def _next(path: Path, clock: Callable[[], float]) -> int:
     folder = path.parent
     folder.mkdir(parents=True, exist_ok=True)
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
@@ -64,8 +85,13 @@ def _last(path: Path) -> int:
 def _replace(path: Path, content: bytes) -> None:
     # One name is enough: whoever writes here holds the folder's lock.
     beside = path.with_name(path.name + ".new")
-    with beside.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    beside.replace(path)
+    try:
+        with beside.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        beside.replace(path)
+    except OSError:
+        with suppress(OSError):
+            beside.unlink()
+        raise

@@ -1,14 +1,19 @@
-"""Incarnations grow over restarts, whatever the clock does."""
+"""Incarnations grow over restarts, whatever the clock does, and none is used that the disk has not taken."""
 
 from __future__ import annotations
 
+import errno
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from producer.events import MAX_INT
-from producer.incarnation import IncarnationFileError, next_incarnation
+from producer.incarnation import IncarnationFileError, IncarnationNotKept, next_incarnation
+from tests.chaos.disks import small_disk
+from tests.producer.disk import files_limited_to
 
 
 def test_the_first_incarnation_is_the_start_in_whole_seconds(tmp_path: Path) -> None:
@@ -77,3 +82,45 @@ def test_the_last_incarnation_there_is_can_be_reached(tmp_path: Path) -> None:
     path = tmp_path / "incarnation"
     path.write_text(str(MAX_INT - 1))
     assert next_incarnation(path, lambda: 1.0) == MAX_INT
+
+
+def test_without_room_for_it_no_incarnation_is_given_and_the_last_one_stays(tmp_path: Path) -> None:
+    path = tmp_path / "incarnation"
+    next_incarnation(path, lambda: 7.0)
+    with (
+        files_limited_to(1),
+        pytest.raises(IncarnationNotKept, match=r"File too large; .* once it can") as caught,
+    ):
+        next_incarnation(path, lambda: 10.0)
+    assert f"cannot be kept in {path}: " in str(caught.value)
+    assert caught.value.errno == errno.EFBIG
+    assert [(one.name, one.read_text()) for one in tmp_path.iterdir()] == [("incarnation", "7\n")]
+    assert next_incarnation(path, lambda: 7.0) == 8
+
+
+def test_a_folder_that_cannot_be_made_is_told_with_the_file(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    path = tmp_path / "file" / "incarnation"
+    with pytest.raises(IncarnationNotKept, match=f"kept in {path}: (File exists|Not a directory)"):
+        next_incarnation(path)
+
+
+START = "import sys, pathlib, producer.incarnation as i; print(i.next_incarnation(pathlib.Path(sys.argv[1])))"
+
+
+@pytest.mark.needs("namespaces")
+def test_on_a_full_disk_a_start_says_so_and_succeeds_once_there_is_room(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk", 2**20) as disk:
+
+        def start() -> subprocess.CompletedProcess[str]:
+            command = [*disk.within, sys.executable, "-c", START, str(disk.path / "incarnation")]
+            return subprocess.run(command, capture_output=True, text=True, check=False)
+
+        first = int(start().stdout)
+        disk.fill()
+        assert (
+            f"kept in {disk.path}/incarnation: No space left on device; the emitter starts" in start().stderr
+        )
+        assert (disk.seen / "incarnation").read_text() == f"{first}\n"
+        disk.make_room()
+        assert int(start().stdout) > first
