@@ -361,6 +361,9 @@ class Service:
         self._housekeeper.stop()
         if self._keeper:
             self._keeper.stop(max(deadline - time.monotonic(), 0.0))
+        if self._kafka is not None:
+            # Only now: what the last checkpoint holds was committed through it.
+            self._kafka.close()
         self._directory.close()
 
     def _state_warnings(self) -> list[str]:

@@ -108,13 +108,18 @@ class KafkaEventSource:
         self._thread.start()
 
     def stop(self) -> None:
-        """End reading; when this returns, nothing more is offered to the gate."""
+        """End reading; when this returns, nothing more is offered to the gate. `commit` still works."""
         self._ending.set()
         self._replayer.stop()
         if self._thread.is_alive():
             self._thread.join()
         if self._dead_letters is not None:
             self._dead_letters.close()
+
+    def close(self) -> None:
+        """Let go of the broker, after `stop` and the last `commit`. May be called without a start."""
+        if self._topic is not None:
+            self._topic.close()
 
     def status(self) -> SourceStatus:
         """How far reading has come, and why it does not go on if it does not."""

@@ -25,6 +25,8 @@ from processor.ingest.source import Mark
 
 logger = logging.getLogger(__name__)
 
+CLOSE_TIMEOUT = 1.0
+"""Seconds that letting go of the connections takes at most."""
 ANSWER_INTERVAL = 0.05
 """Seconds from one look for the answer to a commit to the next."""
 
@@ -77,8 +79,13 @@ class TopicInspector:
         self._warned = False
 
     def close(self) -> None:
-        """Let go of the connections."""
-        self._consumer.close()
+        """Let go of the connections. May be called twice.
+
+        A commit that a hanging broker did not answer would hold this up for a minute, so it is left behind.
+        """
+        closing = threading.Thread(target=self._consumer.close, name="kafka-close", daemon=True)
+        closing.start()
+        closing.join(CLOSE_TIMEOUT)
 
     def partitions(self, timeout: float) -> list[int]:
         """The topic's partitions, ascending; none if it does not exist. It is not created by asking.

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from processor.ingest.kafka_source import KafkaEventSource
 from processor.offline import inspect_checkpoints
 from processor.service import Config, Phase, Service, StartAbandoned, UnknownStream
 from producer.events import CacheEventBatch, CacheEventEntry, EventType, ObjectKey, Tier
@@ -137,3 +138,24 @@ def test_a_departure_without_a_broker_is_still_to_be_marked_after_a_restart(tmp_
         assert [instance.instance_id for instance in service.instances()] == ["b"]
         service.stop()
         assert inspect_checkpoints(tmp_path)[0].documents["membership"]["unmarked"] == ["a"]
+
+
+def test_the_broker_is_let_go_of_after_the_last_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found: list[list[str]] = []
+    close = KafkaEventSource.close
+
+    def look_and_close(source: KafkaEventSource) -> None:
+        found.append([path.name for path in tmp_path.glob("checkpoints/*/manifest.json")])
+        close(source)
+
+    monkeypatch.setattr(KafkaEventSource, "close", look_and_close)
+    service = make_service(
+        event_transport="kafka",
+        kafka_bootstrap_servers="127.0.0.1:1",
+        checkpoint_path=str(tmp_path / "checkpoints"),
+    )
+    service.start()
+    service.stop()
+    assert found == [["manifest.json"]]

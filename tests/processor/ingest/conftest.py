@@ -21,3 +21,4 @@ def read() -> Iterator[Callable[..., Reader]]:
     yield start
     for reader in readers:
         reader.source.stop()
+        reader.source.close()

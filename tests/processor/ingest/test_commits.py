@@ -1,4 +1,4 @@
-"""Positions committed while a broker crashes, in a process of its own, which librdkafka could end."""
+"""Positions committed while a broker crashes, in a process that librdkafka could end, and while one hangs."""
 
 from __future__ import annotations
 
@@ -12,6 +12,9 @@ import pytest
 
 from deploy.broker import create_topic
 from deploy.broker.kafka import KafkaBroker
+from processor.ingest.kafka_settings import KafkaSettings
+from processor.ingest.kafka_topic import TopicInspector
+from tests.waiting import wait_for
 
 COMMITTING = """
 import itertools, sys
@@ -49,3 +52,17 @@ def test_commits_are_refused_while_the_broker_is_down_and_taken_once_it_is_back(
             process.kill()
             process.stdout.close()
             process.wait()
+
+
+@pytest.mark.needs("java")
+def test_a_commit_that_a_hanging_broker_does_not_answer_does_not_hold_up_the_close() -> None:
+    with KafkaBroker() as broker:
+        create_topic(broker.bootstrap, "events")
+        inspector = TopicInspector(KafkaSettings(broker.bootstrap, "events"))
+        wait_for(lambda: inspector.commit({0: 0}, None, 5.0), 30, "the group's coordinator")
+        broker.pause()
+        assert not inspector.commit({0: 0}, None, 0.5)
+        began = time.monotonic()
+        inspector.close()
+        assert time.monotonic() - began < 5.0
+        broker.resume()

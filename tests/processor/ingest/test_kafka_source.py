@@ -138,6 +138,19 @@ def test_a_refused_commit_is_counted_told_once_and_harms_nothing(
     assert reader.source.status().error is None
 
 
+def test_positions_can_be_committed_after_the_stop_until_the_close(
+    kafka_broker: RunningBroker, topic: str, read: Callable[..., Reader]
+) -> None:
+    send(kafka_broker, topic, records([1]))
+    reader = read(kafka_broker.bootstrap, topic, group_id=topic)
+    reader.wait_for_end(1)
+    reader.source.stop()
+    assert reader.source.commit({0: 1})
+    reader.source.close()
+    with pytest.raises(RuntimeError, match="closed"):
+        reader.source.ask_ends()
+
+
 def test_what_cannot_be_decoded_is_skipped_counted_logged_once_and_copied(
     kafka_broker: RunningBroker, topic: str, read: Callable[..., Reader], caplog: pytest.LogCaptureFixture
 ) -> None:
