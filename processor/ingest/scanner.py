@@ -123,17 +123,9 @@ class Scanner:
             KafkaException, TopicError: the log cannot be read at present; `fail` must follow.
         """
         finished = self._begin()
-        if not self._running:
-            return finished
-        assert self._consumer is not None
-        message = self._consumer.poll(POLL_TIMEOUT)
-        messages = [] if message is None else [message]
-        messages += self._consumer.consume(self._drain.size(), timeout=0)
-        for each in messages:
-            finished += self._take(each)
-        if finished:
-            self.counters.scans += len(finished)
-            self._assign()
+        if self._running:
+            finished += self._read_on()
+        self.counters.scans += len(finished)
         return finished
 
     def fail(self) -> None:
@@ -163,7 +155,6 @@ class Scanner:
             start = low if scan.start is None else max(low, scan.start)
             self._note_cuts(scan, low)
             if start >= scan.until:
-                self.counters.scans += 1
                 empty.append(scan)
                 continue
             by_key = {search.instance_id.encode(): search for search in scan.searches}
@@ -172,6 +163,17 @@ class Scanner:
         if started:
             self._assign()
         return empty
+
+    def _read_on(self) -> list[Scan]:
+        """Take what has come; return the scans that ended with it."""
+        assert self._consumer is not None
+        message = self._consumer.poll(POLL_TIMEOUT)
+        messages = [] if message is None else [message]
+        messages += self._consumer.consume(self._drain.size(), timeout=0)
+        ended = [scan for each in messages for scan in self._take(each)]
+        if ended:
+            self._assign()
+        return ended
 
     def _note_cuts(self, scan: Scan, low: int) -> None:
         for search in scan.searches:

@@ -198,6 +198,19 @@ def test_a_search_notes_and_takes_nothing_from_before_its_own_start(
     assert [hidden.reason for hidden in whole.hidden()] == [UNDECODABLE]
 
 
+@pytest.mark.parametrize("topic", [2], indirect=True)
+def test_a_scan_that_had_nothing_to_read_is_counted_as_one_whether_another_is_under_way_or_not(
+    kafka_broker: RunningBroker, topic: str, begin: Begin
+) -> None:
+    send(kafka_broker, topic, records([1, 2]))
+    scanning = begin(kafka_broker, topic)
+    nothing = scan_of(0, start=0, partition=1)
+    scanning.scan(nothing)
+    assert scanning.scanner.counters.scans == 1
+    scanning.scan(scan_of(2), nothing)
+    assert scanning.scanner.counters.scans == 3
+
+
 def test_two_stretches_of_one_partition_are_read_one_after_the_other(
     kafka_broker: RunningBroker, topic: str, begin: Begin
 ) -> None:
