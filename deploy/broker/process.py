@@ -88,7 +88,7 @@ class ProcessBroker(Broker):
 
     def _locked_folder(self) -> IO[bytes]:
         """The folder's lock; the child inherits it and holds it while it lives, whoever else ends."""
-        lock = (self.folder / "lock").open("ab")
+        lock = (self.folder / "broker.lock").open("ab")
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
