@@ -9,6 +9,7 @@ from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException
 
+from producer.kafka_properties import kafka_settings
 from producer.throttle import ClientThrottle
 
 client_logger = logging.getLogger("processor.ingest.kafka_source.client")
@@ -18,14 +19,14 @@ client_logger.addFilter(ClientThrottle())
 REQUEST_TIMEOUT = 3.0
 """Seconds until a question to the broker counts as unanswered."""
 
-_GUARANTEES: Mapping[str, Any] = {
-    "enable.auto.commit": False,
-    "enable.auto.offset.store": False,
-    "auto.offset.reset": "error",
-    "enable.partition.eof": True,
+_GUARANTEES: Mapping[str, tuple[str, ...]] = {
+    "enable.auto.commit": ("false",),
+    "enable.auto.offset.store": ("false",),
+    "auto.offset.reset": ("error",),
+    "enable.partition.eof": ("true",),
 }
-"""What no properties file may change: reading rests on it."""
-_DEFAULTS: Mapping[str, Any] = {
+"""What reading rests on: a properties file may say the same, and nothing else."""
+_DEFAULTS: Mapping[str, str | int] = {
     "client.id": "blendstream",
     "fetch.queue.backoff.ms": 10,
     "reconnect.backoff.max.ms": 2_000,
@@ -66,14 +67,16 @@ class KafkaSettings:
         return {**self.properties, "bootstrap.servers": self.bootstrap_servers}
 
     def new_consumer(
-        self, on_error: Callable[[KafkaError], None], overrides: Mapping[str, Any] | None = None
+        self, on_error: Callable[[KafkaError], None], overrides: Mapping[str, str] | None = None
     ) -> Consumer:
         """A consumer without partitions.
 
         Raises:
+            ValueError: a property would undo what reading rests on.
             KafkaException: librdkafka refuses a setting.
         """
-        chosen = {**_DEFAULTS, **self.connection(), **(overrides or {}), **_GUARANTEES}
+        properties = {**self.properties, **(overrides or {})}
+        chosen = kafka_settings(self.bootstrap_servers, properties, _GUARANTEES, _DEFAULTS)
         return Consumer({**chosen, "group.id": self.group_id, "error_cb": on_error}, logger=client_logger)
 
 

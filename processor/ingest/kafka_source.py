@@ -96,7 +96,7 @@ class KafkaEventSource:
         """Begin to read.
 
         Raises:
-            ValueError: librdkafka refuses a setting.
+            ValueError: a setting would undo what reading rests on, or librdkafka refuses it.
         """
         try:
             consumer = self._settings.new_consumer(self._on_error)

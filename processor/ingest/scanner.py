@@ -32,7 +32,7 @@ MAX_SCANS = 4
 """Partitions read again at the same time."""
 POLL_TIMEOUT = 0.1
 """Seconds that one step waits for a record at most."""
-_OVERRIDES = {"client.id": "blendstream-replay", "queued.max.messages.kbytes": 8_192}
+_OVERRIDES = {"client.id": "blendstream-replay", "queued.max.messages.kbytes": "8192"}
 """A replay is never so urgent that it should hold much memory."""
 
 

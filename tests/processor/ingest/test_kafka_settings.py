@@ -34,18 +34,28 @@ def test_what_one_consumer_needs_stands_above_the_properties(given: list[dict[st
 
 
 @pytest.mark.parametrize(
-    ("name", "value"),
+    ("name", "value", "other"),
     [
-        ("auto.offset.reset", "error"),
-        ("enable.auto.commit", False),
-        ("enable.auto.offset.store", False),
-        ("enable.partition.eof", True),
-        ("group.id", "blendstream"),
-        ("bootstrap.servers", "here:1"),
+        ("auto.offset.reset", "error", "earliest"),
+        ("enable.auto.commit", "false", "true"),
+        ("enable.auto.offset.store", "false", "true"),
+        ("enable.partition.eof", "true", "false"),
     ],
 )
-def test_what_reading_rests_on_cannot_be_changed(
-    given: list[dict[str, object]], name: str, value: object
+def test_what_reading_rests_on_may_be_said_and_not_changed(
+    given: list[dict[str, object]], name: str, value: str, other: str
+) -> None:
+    for properties in ({}, {name: value}):
+        KafkaSettings("here:1", "events", properties=properties).new_consumer(lambda error: None)
+        assert given.pop()[name] == value
+    with pytest.raises(ValueError, match=f"{name} must be {value}, got '{other}'"):
+        KafkaSettings("here:1", "events", properties={name: other}).new_consumer(lambda error: None)
+    assert given == []
+
+
+@pytest.mark.parametrize(("name", "value"), [("group.id", "blendstream"), ("bootstrap.servers", "here:1")])
+def test_what_has_a_flag_of_its_own_is_not_taken_from_properties(
+    given: list[dict[str, object]], name: str, value: str
 ) -> None:
     KafkaSettings("here:1", "events", properties={name: "other"}).new_consumer(lambda error: None)
     assert given[0][name] == value

@@ -344,12 +344,16 @@ def test_settings_that_librdkafka_refuses_are_refused_at_the_start() -> None:
         Reader(NOWHERE, "topic", properties={"no.such.setting": "1"})
 
 
-def test_settings_that_reading_rests_on_cannot_be_changed(
+def test_settings_that_would_undo_what_reading_rests_on_are_refused_at_the_start() -> None:
+    with pytest.raises(ValueError, match="auto\\.offset\\.reset must be error, got 'earliest'"):
+        Reader(NOWHERE, "topic", properties={"auto.offset.reset": "earliest"})
+
+
+def test_other_settings_pass_through(
     kafka_broker: RunningBroker, topic: str, read: Callable[..., Reader]
 ) -> None:
     send(kafka_broker, topic, records([1, 2, 3]))
-    properties = {"auto.offset.reset": "latest", "enable.partition.eof": "false", "fetch.wait.max.ms": "50"}
-    reader = read(kafka_broker.bootstrap, topic, properties=properties)
+    reader = read(kafka_broker.bootstrap, topic, properties={"fetch.wait.max.ms": "50"})
     reader.wait_for_end(3)
     assert reader.recorder.seqs == [1, 2, 3]
 
