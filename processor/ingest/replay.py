@@ -7,9 +7,11 @@ repairs, and what does not is lost for the reason that the search gives. Live re
 this.
 
     waiting --caught_up--> queued --started--> scanning --searched--> done
-                             ^  ^                 |   |
-                             |  +-----widened-----+   |
-                             +--due-- backing_off <--failed
+                           ^  |  ^                |   |
+                           |  |  +----widened-----+   |
+                           |  +--failed--+   +-failed-+
+                           |             v   v
+                           +----due---- backing_off
 
 What an operator asks for is looked for where the stream was heard, and if that does not help everywhere.
 `GONE` ends a replay in any state: the gap was filled live, its loss was accepted, or its emitter departed.
