@@ -183,7 +183,7 @@ class EventGate:
                 self._lose_missing(cursor, LossReason.BEFORE_LOG)
                 self._lose_tail(cursor, LossReason.BEFORE_LOG)
             # What a departed instance left unread is gone with it.
-            self._ledger.marks = {instance_id: {} for instance_id in self._ledger.marks}
+            self._ledger.marks = {}
 
     def stream(self, instance_id: str) -> StreamStatus | None:
         """One stream's status, None if it is not known."""

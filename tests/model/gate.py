@@ -282,7 +282,7 @@ class Gate:
                 if hole.reason is None and not hole.owed:
                     hole.reason, hole.lost_since = "before_log", now
             self._lose_tail(stream, now)
-        self.marks = {instance_id: {} for instance_id in self.marks}
+        self.marks = {}
         for instance_id in self.streams:
             self._settle(instance_id)
 

@@ -250,6 +250,13 @@ def test_a_mark_goes_once_the_log_begins_behind_it_on_every_partition(bench: Ben
     assert offer(batch(1, instance_id="server-2"), Position(1, 4)) is STALE
 
 
+def test_a_mark_means_nothing_in_another_log(bench: Bench) -> None:
+    bench.gate.drop_instance("server-1", {0: 5})
+    assert bench.gate.marked
+    bench.gate.lose_log()
+    assert not bench.gate.marked
+
+
 def test_epochs_of_the_forgotten_are_bounded_and_rise_all_the_same(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
