@@ -252,6 +252,14 @@ class Client:
         headers = {"content-type": "application/json"}
         return self._read(self._send("POST", "/events", content=envelope, headers=headers), Pushed)
 
+    def healthy(self) -> bool:
+        """Whether the server lives and answers, ready or not."""
+        try:
+            self._send("GET", "/healthz")
+        except (ServerError, ServerUnavailable):
+            return False
+        return True
+
     def not_ready(self) -> list[str]:
         """Why the server is not ready; empty if it is."""
         try:

@@ -109,6 +109,12 @@ def test_an_import_against_the_table_is_found(module: str, line: str) -> None:
     assert len(violations(module, line)) == 1
 
 
+@pytest.mark.parametrize("module", modules_of("tests"))
+def test_what_tests_share_is_in_no_module_of_tests(module: str) -> None:
+    names = [name.split(".") for _, name in imports_of(path_of(module).read_text())]
+    assert [n for n in names if n[0] == "tests" and any(part.startswith("test_") for part in n)] == []
+
+
 def loaded_after(imports: str) -> list[str]:
     """Which of the modules that must stay away a fresh Python has loaded after some imports."""
     script = f"{imports}\nimport sys\nprint(*sorted(m for m in {COMPILED!r} if m in sys.modules))"

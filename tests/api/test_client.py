@@ -157,8 +157,10 @@ def test_usage_is_told_a_server_and_for_the_fleet(server: Serving) -> None:
 def test_metrics_come_as_text_and_readiness_as_reasons(server: Serving) -> None:
     assert "blendstream_ready" in server.client.metrics()
     assert server.client.not_ready() == []
+    assert server.client.healthy()
     with answering(503, b'{"reasons": ["lag is unknown", "restoring"]}') as client:
         assert client.not_ready() == ["lag is unknown", "restoring"]
+        assert not client.healthy()
     with answering(500, b"broken") as client, pytest.raises(ServerError, match="broken"):
         client.not_ready()
 

@@ -11,6 +11,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from typing import TypeVar
 
 from api.client import Client, ServerError
@@ -24,6 +25,7 @@ from producer.events import (
     make_kv_rank,
 )
 from producer.sinks.protocol import PublishError, Sink
+from tests.e2e.asking import reading
 from tests.model.directory import Directory
 from tests.model.gate import Gate
 
@@ -115,6 +117,14 @@ class Fleet(threading.Thread):
             self.refused.append(batch)
         else:
             self.taken.append(batch)
+
+
+def hearing(bootstrap: str, topic: str, state: Path, interval: float) -> list[str]:
+    """The options of a server that hears a fleet, and writes a checkpoint every `interval` seconds."""
+    return [
+        *(*reading(bootstrap, topic), "--chunk-size", str(CHUNK)),
+        *("--checkpoint-path", str(state), "--checkpoint-interval", str(interval)),
+    ]
 
 
 def listen(model: Directory, batches: Iterable[CacheEventBatch]) -> None:

@@ -22,10 +22,20 @@ from deploy.broker.kafka import KafkaBroker
 from producer.events import CacheEventBatch
 from producer.spool.log import SpoolLog
 from tests.chaos.emitting import Emitter, emitters
-from tests.chaos.fleet import CHUNK, ROUNDS, SEED, check, check_answers, check_flags, listen, progress
+from tests.chaos.fleet import (
+    CHUNK,
+    ROUNDS,
+    SEED,
+    check,
+    check_answers,
+    check_flags,
+    hearing,
+    listen,
+    progress,
+)
 from tests.chaos.watching import Watch
+from tests.e2e.asking import metric, ready
 from tests.e2e.processes import Process, server
-from tests.e2e.test_processor import metric, ready
 from tests.model.directory import Directory
 from tests.producer.topics import batches_in, records
 from tests.waiting import wait_for
@@ -112,7 +122,7 @@ class Scene:
             assert metric(self.client, "blendstream_gap_detected", instance_id=instance) == 0
         assert self.watch.complaints == []
         assert self.watch.reasons[0] == [], "it was ready before the broker went away"
-        assert self.process.process.poll() is None
+        assert self.process.running
         return arrived
 
     def _read(self) -> dict[str, Name]:
@@ -142,19 +152,7 @@ class Scene:
 def at_work(broker: KafkaBroker, topic: str, folder: Path) -> Iterator[Scene]:
     """Everything begun and flowing."""
     create_topic(broker.bootstrap, topic, partitions=4)
-    arguments = [
-        *(
-            "--event-transport",
-            "kafka",
-            "--kafka-bootstrap-servers",
-            broker.bootstrap,
-            "--kafka-topic",
-            topic,
-        ),
-        *("--chunk-size", str(CHUNK), "--enable-blend-lookup"),
-        *("--checkpoint-path", str(folder / "state"), "--checkpoint-interval", "1"),
-    ]
-    with server(*arguments) as (process, client):
+    with server(*hearing(broker.bootstrap, topic, folder / "state", 1)) as (process, client):
         with emitters(folder / "emitters", broker.bootstrap, topic) as fleet:
             wait_for(lambda: len(progress(client) or {}) == len(fleet), 60, "every emitter is heard")
             wait_for(lambda: ready(client), 60, "the server is ready")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import signal
-import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,10 +17,10 @@ from processor.durability.inspection import inspect
 from producer.sinks.kafka import KafkaSink
 from tests.brokers import RunningBroker
 from tests.chaos.disks import BLOCK, SmallDisk, small_disk
-from tests.chaos.fleet import CHUNK, Fleet, check, progress
+from tests.chaos.fleet import Fleet, check, hearing, progress
 from tests.chaos.spooling import INSTANCE, SpoolingEmitter, key, spooling
-from tests.e2e.processes import BLENDSTREAM, STOP_TIMEOUT, Process, blendstream, server
-from tests.e2e.test_processor import kafka, metric, ready, serve_to_its_end
+from tests.e2e.asking import metric, reading, ready
+from tests.e2e.processes import Process, blendstream, run_to_its_end, serve_to_its_end, server
 from tests.producer.topics import batches_in, records
 from tests.waiting import wait_for
 
@@ -29,14 +28,6 @@ pytestmark = pytest.mark.needs("namespaces")
 
 DISK = 8 * 2**20
 NOT_WRITTEN = "no checkpoint was written, and those before stand: [Errno 28] No space left on device"
-
-
-def keeping(broker: RunningBroker, topic: str, disk: SmallDisk) -> list[str]:
-    return [
-        *("--event-transport", "kafka", *kafka(broker, topic), "--chunk-size", str(CHUNK)),
-        *("--enable-blend-lookup", "--checkpoint-path", str(disk.path / "state")),
-        *("--checkpoint-interval", "0.2"),
-    ]
 
 
 @contextmanager
@@ -94,7 +85,7 @@ def test_while_no_checkpoint_can_be_written_the_stream_goes_on_and_the_one_befor
     kafka_broker: RunningBroker, topic: str, tmp_path: Path
 ) -> None:
     with small_disk(tmp_path / "disk", DISK) as disk, load(kafka_broker, topic) as fleet:
-        arguments = keeping(kafka_broker, topic, disk)
+        arguments = hearing(kafka_broker.bootstrap, topic, disk.path / "state", 0.2)
         with server(*arguments, within=disk.within) as (process, client):
             wait_until_ready(client)
             room = fill_until_one_fails(disk, client)
@@ -116,8 +107,7 @@ def test_while_no_checkpoint_can_be_written_the_stream_goes_on_and_the_one_befor
             failures = count(client, "failures")
             wait_for(lambda: said(process, "ERROR") >= failures, 10, "the log")
             assert said(process, NOT_WRITTEN) == said(process, "ERROR") == failures
-            process.process.send_signal(signal.SIGKILL)
-            process.process.wait()
+            process.kill()
         with server(*arguments, within=disk.within) as (process, client):
             wait_until_ready(client)
             assert said(process, "restored")
@@ -130,14 +120,13 @@ def test_one_that_ends_on_a_full_disk_goes_on_from_the_checkpoint_before(
     kafka_broker: RunningBroker, topic: str, tmp_path: Path, by: signal.Signals
 ) -> None:
     with small_disk(tmp_path / "disk", DISK) as disk, load(kafka_broker, topic) as fleet:
-        arguments = keeping(kafka_broker, topic, disk)
+        arguments = hearing(kafka_broker.bootstrap, topic, disk.path / "state", 0.2)
         with server(*arguments, within=disk.within) as (process, client):
             wait_until_ready(client)
             fill_until_one_fails(disk, client)
             stands = finished(disk)
-            process.process.send_signal(by)
-            status = process.process.wait(STOP_TIMEOUT)
-            assert status == (0 if by is signal.SIGTERM else -by)
+            process.signal(by)
+            assert process.wait() == (0 if by is signal.SIGTERM else -by)
             assert finished(disk) == stands
             current, before = inspect(disk.seen / "state")
             assert current.problems == before.problems == []
@@ -208,8 +197,7 @@ def test_what_a_full_spool_refuses_is_a_hole_of_exactly_that_and_all_else_arrive
     hole = range(121 - refused, 121)
     taken = [seq for seq in range(1, 136) if seq not in hole]
     assert arrived(broker, "refusing") == [(1, seq) for seq in taken]
-    reading = ["--event-transport", "kafka", *kafka(RunningBroker(broker.bootstrap, "kafka"), "refusing")]
-    with server(*reading) as (_, client):
+    with server(*reading(broker.bootstrap, "refusing")) as (_, client):
         wait_until_ready(client)
         wait_for(lambda: client.streams()[0].lost, 30, "the verdict")
         (stream,) = client.streams()
@@ -254,11 +242,9 @@ def test_an_emitter_killed_on_a_full_disk_leaves_a_whole_spool_and_the_next_one_
 
 def test_emit_says_how_many_batches_a_full_disk_has_cost(tmp_path: Path) -> None:
     with small_disk(tmp_path / "disk", 2**20) as disk:
-        command = [str(BLENDSTREAM), "emit", "--synthetic", "1000", "--chunks", "64"]
+        command = ["emit", "--synthetic", "1000", "--chunks", "64"]
         where = ["--spool", str(disk.path / "spool"), "--kafka-bootstrap-servers", "127.0.0.1:1"]
-        done = subprocess.run(
-            [*disk.within, *command, *where], capture_output=True, text=True, timeout=60, check=False
-        )
+        done = run_to_its_end(*command, *where, within=disk.within)
     assert done.returncode == 1
     *_, told = done.stderr.splitlines()
     refused = re.search(r"did not take (\d+) of 64 batches: .*No space left on device", told)

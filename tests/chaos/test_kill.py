@@ -6,10 +6,10 @@
 from __future__ import annotations
 
 import random
-import signal
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from signal import SIGKILL, SIGTERM
 
 import pytest
 
@@ -17,9 +17,9 @@ from api.client import Client
 from processor.durability.inspection import inspect
 from producer.sinks.kafka import KafkaSink
 from tests.brokers import RunningBroker
-from tests.chaos.fleet import CHUNK, ROUNDS, SEED, Fleet, check, progress
+from tests.chaos.fleet import ROUNDS, SEED, Fleet, check, hearing, progress
+from tests.e2e.asking import metric, ready
 from tests.e2e.processes import START_TIMEOUT, Process, server, starting
-from tests.e2e.test_processor import kafka, metric, ready
 from tests.waiting import wait_for
 
 Moment = Callable[[Process, Client], bool]
@@ -55,9 +55,8 @@ class Killer:
 
     def kill(self, moment: Moment, process: Process, client: Client) -> None:
         caught = moment(process, client)
-        process.process.send_signal(signal.SIGKILL)
         # One that was faster has ended by itself.
-        self.caught[moment.__name__] += caught and process.process.wait() == -signal.SIGKILL
+        self.caught[moment.__name__] += process.kill() == -SIGKILL and caught
 
     def while_kernels_load(self, process: Process, client: Client) -> bool:
         return not process.serves()
@@ -67,36 +66,36 @@ class Killer:
             (reason, *_) = client.not_ready() or ["ready"]
             return "" if "kernels" in reason or reason == "starting" else reason
 
-        return "restoring" in wait_for(seen, START_TIMEOUT, "it does not restore", interval=0)
+        return "restoring" in wait_for(seen, START_TIMEOUT, "it restores", interval=0)
 
     def once_it_serves(self, process: Process, client: Client) -> bool:
-        return wait_for(process.serves, START_TIMEOUT, "the server does not serve")
+        return wait_for(process.serves, START_TIMEOUT, "the server serves")
 
     def while_it_reads(self, process: Process, client: Client) -> bool:
         self.once_it_serves(process, client)
         goal = self._fleet.sent["a"] + self._random.randint(1, 100)
-        return wait_for(lambda: (progress(client) or {}).get("a", 0) >= goal, 60, "the stream is not read")
+        return wait_for(lambda: (progress(client) or {}).get("a", 0) >= goal, 60, "the stream is read")
 
     def while_it_writes(self, process: Process, client: Client) -> bool:
         self.once_it_serves(process, client)
-        return bool(wait_for(lambda: self._names("writing-"), 60, "no checkpoint is begun", interval=0))
+        return bool(wait_for(lambda: self._names("writing-"), 60, "a checkpoint is begun", interval=0))
 
     def after_a_checkpoint(self, process: Process, client: Client) -> bool:
         self.once_it_serves(process, client)
         before = self._names("checkpoint-")
-        return bool(wait_for(lambda: self._names("checkpoint-") - before, 60, "no checkpoint is finished"))
+        return bool(wait_for(lambda: self._names("checkpoint-") - before, 60, "a checkpoint is finished"))
 
     def while_it_ends(self, process: Process, client: Client) -> bool:
         """It has been told to end, answers no more and writes its last checkpoint."""
         self.while_it_reads(process, client)
-        process.process.send_signal(signal.SIGTERM)
-        wait_for(lambda: "Finished server process" in "".join(process.lines), 20, "it does not end")
+        process.signal(SIGTERM)
+        wait_for(lambda: "Finished server process" in "".join(process.lines), 20, "it ends")
         before = self._names("writing-")
         return bool(
             wait_for(
-                lambda: self._names("writing-") - before or process.process.poll() is not None,
+                lambda: self._names("writing-") - before or not process.running,
                 20,
-                "it writes no last checkpoint",
+                "it writes its last checkpoint",
                 interval=0,
             )
         )
@@ -111,10 +110,7 @@ def test_whenever_it_is_killed_it_comes_back_to_what_the_model_says(
     kafka_broker: RunningBroker, topic: str, tmp_path: Path
 ) -> None:
     state = tmp_path / "state"
-    arguments = [
-        *("--event-transport", "kafka", *kafka(kafka_broker, topic), "--chunk-size", str(CHUNK)),
-        *("--enable-blend-lookup", "--checkpoint-path", str(state), "--checkpoint-interval", "0.2"),
-    ]
+    arguments = hearing(kafka_broker.bootstrap, topic, state, 0.2)
     fleet = Fleet(KafkaSink(kafka_broker.bootstrap, topic))
     killer = Killer(SEED, state, fleet)
     fleet.start()

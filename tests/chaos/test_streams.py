@@ -6,7 +6,6 @@ A fleet goes on all the while. The trouble is one more emitter's, which numbers 
 
 from __future__ import annotations
 
-import signal
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -22,7 +21,6 @@ from confluent_kafka.admin import (
     ConfigResource,
     NewPartitions,
 )
-from prometheus_client.parser import text_string_to_metric_families
 
 from api.answers import Stream
 from api.client import Client
@@ -40,11 +38,12 @@ from tests.chaos.fleet import (
     Fleet,
     check_answers,
     entry,
+    hearing,
     listen,
     progress,
 )
+from tests.e2e.asking import by_instance, metric, ready
 from tests.e2e.processes import Process, blendstream, server
-from tests.e2e.test_processor import kafka, metric, ready
 from tests.model.directory import Directory
 from tests.processor.ingest.reading import send
 from tests.producer.topics import batches_in, records
@@ -81,10 +80,7 @@ class Scene:
         self.state = state
         self._sent: defaultdict[str, list[CacheEventBatch]] = defaultdict(list)
         self._stack = stack
-        self._arguments = [
-            *("--event-transport", "kafka", *kafka(broker, topic), "--chunk-size", str(CHUNK), *more),
-            *("--enable-blend-lookup", "--checkpoint-path", str(state), "--checkpoint-interval", "0.5"),
-        ]
+        self._arguments = [*hearing(broker.bootstrap, topic, state, 0.5), *more]
 
     def start(self) -> None:
         """Start the processor, and wait until it is ready."""
@@ -93,14 +89,10 @@ class Scene:
         self.process, self.client = self._stack.enter_context(server(*self._arguments))
         wait_for(lambda: ready(self.client), 60, "the server is ready")
 
-    def kill(self) -> None:
-        self.process.process.send_signal(signal.SIGKILL)
-        self.process.process.wait()
-
     def crash(self) -> None:
         """Kill the processor some time after a checkpoint, and start it again."""
         self.client.checkpoint()
-        self.kill()
+        self.process.kill()
         self.start()
         assert any("restored" in line for line in self.process.lines)
 
@@ -156,7 +148,7 @@ class Scene:
         self._check(model, lost)
 
     def _check(self, model: Directory, lost: Losses) -> None:
-        wait_for(lambda: at_rest(self.client.streams()), VERDICT, "no more searches")
+        wait_for(lambda: at_rest(self.client.streams()), VERDICT, "all searches end")
         streams = self.client.streams()
         sent = self.sent()
         assert [
@@ -165,9 +157,9 @@ class Scene:
         ] == [(name, 1, 1, sent[name], name in lost, False, []) for name in sorted(sent)]
         assert {s.instance_id: lost_of(s) for s in streams if s.lost} == lost
         counts = {name: sum(map(length, lost.get(name, ()))) for name in sent}
-        assert series(self.client, "blendstream_lost_batches") == counts
-        assert series(self.client, "blendstream_missing_batches") == dict.fromkeys(sent, 0)
-        assert series(self.client, "blendstream_gap_detected") == {name: name in lost for name in sent}
+        assert by_instance(self.client, "blendstream_lost_batches") == counts
+        assert by_instance(self.client, "blendstream_missing_batches") == dict.fromkeys(sent, 0)
+        assert by_instance(self.client, "blendstream_gap_detected") == {name: name in lost for name in sent}
         check_answers(self.client, model)
 
 
@@ -195,13 +187,6 @@ def length(lost: Range) -> int:
 def lost_of(stream: Stream) -> list[Range]:
     assert all(lost.incarnation == stream.incarnation for lost in stream.lost)
     return [(lost.first, lost.last, lost.reason or "") for lost in stream.lost]
-
-
-def series(client: Client, name: str) -> dict[str, float]:
-    """A metric of all emitters."""
-    families = text_string_to_metric_families(client.metrics())
-    samples = (sample for family in families for sample in family.samples if sample.name == name)
-    return {sample.labels["instance_id"]: sample.value for sample in samples}
 
 
 @contextmanager
@@ -385,7 +370,7 @@ def outlive(made: Scene, cut: Callable[[Scene], None]) -> None:
     for name in (ODD, QUIET):
         made.wait_until_read(name)
     made.client.checkpoint()
-    made.kill()
+    made.process.kill()
     made.send(range(11, 21))
     gone = dict(made.fleet.sent)
     wait_for(lambda: all(made.fleet.sent[name] > gone[name] + 20 for name in INSTANCES), 20, "unread batches")

@@ -7,8 +7,6 @@ import time
 from types import TracebackType
 from typing import Self
 
-import httpx
-
 from api.client import Client
 from tests.chaos.fleet import INSTANCES, MODEL, key, text
 from tests.waiting import wait_for
@@ -54,16 +52,17 @@ class Watch(threading.Thread):
         return self.reasons[-1:] == [[]]
 
     def run(self) -> None:
-        with Client(self._url, timeout=10) as client, httpx.Client(base_url=self._url, timeout=10) as http:
+        with Client(self._url, timeout=10) as client:
             while not self._ending.wait(INTERVAL):
                 try:
-                    self._ask(client, http)
+                    self._ask(client)
                 except Exception as error:
                     self.complaints.append(repr(error))
 
-    def _ask(self, client: Client, http: httpx.Client) -> None:
+    def _ask(self, client: Client) -> None:
         began = time.monotonic()
-        http.get("/healthz").raise_for_status()
+        if not client.healthy():
+            self.complaints.append("it is not healthy")
         began = self._time(began)
         reasons = client.not_ready()
         if not self.reasons or bool(self.reasons[-1]) != bool(reasons):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import signal
 import subprocess
 import sys
 import threading
@@ -12,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from signal import SIGTERM, Signals
 
 from api.client import Client
 from tests.waiting import wait_for
@@ -26,7 +26,7 @@ STOP_TIMEOUT = 10.0
 class Process:
     """A running server and what it has said on stderr."""
 
-    process: subprocess.Popen[str]
+    popen: subprocess.Popen[str]
     lines: list[str] = field(default_factory=list)
 
     @property
@@ -39,14 +39,30 @@ class Process:
         """Whether it has started, so that all routes answer."""
         return f"serving on {self.address}" in "".join(self.lines)
 
+    @property
+    def running(self) -> bool:
+        return self.popen.poll() is None
+
+    def signal(self, number: Signals) -> None:
+        self.popen.send_signal(number)
+
+    def wait(self) -> int:
+        """Its exit status, once it has ended, which must be soon."""
+        return self.popen.wait(STOP_TIMEOUT)
+
     def terminate(self) -> int:
         """Ask it to stop; its exit status."""
-        self.process.send_signal(signal.SIGTERM)
-        return self.process.wait(STOP_TIMEOUT)
+        self.signal(SIGTERM)
+        return self.wait()
+
+    def kill(self) -> int:
+        """End it on the spot; its exit status, which is another if it had ended by itself."""
+        self.popen.kill()
+        return self.popen.wait()
 
     def read(self) -> None:
-        assert self.process.stderr is not None
-        for line in self.process.stderr:
+        assert self.popen.stderr is not None
+        for line in self.popen.stderr:
             self.lines.append(line)
 
 
@@ -57,7 +73,7 @@ def server(*arguments: str, port: int = 0, within: Sequence[str] = ()) -> Iterat
     `within` is a command that runs the one behind it somewhere else, such as `nsenter`.
     """
     with starting(*arguments, port=port, within=within) as (running, client):
-        wait_for(lambda: running.serves() or _ended(running), START_TIMEOUT, "the server does not serve")
+        wait_for(lambda: running.serves() or _ended(running), START_TIMEOUT, "the server serves")
         yield running, client
 
 
@@ -73,15 +89,12 @@ def starting(*arguments: str, port: int = 0, within: Sequence[str] = ()) -> Iter
     reader = threading.Thread(target=running.read)
     reader.start()
     try:
-        address = wait_for(
-            lambda: running.address or _ended(running), START_TIMEOUT, "the server does not listen"
-        )
+        address = wait_for(lambda: running.address or _ended(running), START_TIMEOUT, "the server listens")
         with Client(address, timeout=30) as client:
             yield running, client
     finally:
-        died = running.process.poll()
-        running.process.kill()
-        running.process.wait()
+        died = running.popen.poll()
+        running.kill()
         reader.join()
         # For whoever reads of a test that failed; pytest keeps it to itself otherwise.
         print(*running.lines[-100:], f"[its status was {died} before it was killed]", sep="")
@@ -89,16 +102,28 @@ def starting(*arguments: str, port: int = 0, within: Sequence[str] = ()) -> Iter
 
 def blendstream(*arguments: str, timeout: float = 60.0) -> subprocess.CompletedProcess[str]:
     """Run a command to its end; it must succeed."""
-    done = subprocess.run(
-        [BLENDSTREAM, *arguments],
+    done = run_to_its_end(*arguments, timeout=timeout)
+    assert done.returncode == 0, done.stderr
+    return done
+
+
+def serve_to_its_end(*arguments: str, within: Sequence[str] = ()) -> subprocess.CompletedProcess[str]:
+    """`blendstream serve` where it ends by itself: with what it says then."""
+    return run_to_its_end("serve", *arguments, within=within, timeout=120)
+
+
+def run_to_its_end(
+    *arguments: str, within: Sequence[str] = (), timeout: float = 60.0
+) -> subprocess.CompletedProcess[str]:
+    """Run a command to its end, whatever that is."""
+    return subprocess.run(
+        [*within, str(BLENDSTREAM), *arguments],
         capture_output=True,
         text=True,
         timeout=timeout,
         env=environment(),
         check=False,
     )
-    assert done.returncode == 0, done.stderr
-    return done
 
 
 def environment() -> dict[str, str]:
@@ -108,6 +133,6 @@ def environment() -> dict[str, str]:
     return {**ours, **{name: os.environ[name] for name in kept if name in os.environ}, "COLUMNS": "200"}
 
 
-def _ended(running: Process) -> str:
-    assert running.process.poll() is None, "".join(running.lines)
+def _ended(process: Process) -> str:
+    assert process.running, "".join(process.lines)
     return ""

@@ -65,7 +65,7 @@ class Run:
 
     def must_end_completely(self) -> None:
         """Wait until no process carries the mark."""
-        wait_for(lambda: not self.alive(), 60, "a process of the demo goes on")
+        wait_for(lambda: not self.alive(), 60, "every process of the demo ends")
 
 
 @pytest.fixture

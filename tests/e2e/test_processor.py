@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import socket
-import subprocess
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from prometheus_client.parser import text_string_to_metric_families
 
 from api.client import Client, ServerUnavailable
 from api.synthetic import Synthetic
 from deploy.broker import create_topic, make_broker
 from producer.sinks.kafka import KafkaSink
 from tests.brokers import RunningBroker
-from tests.e2e.processes import BLENDSTREAM, blendstream, environment, server
+from tests.e2e.asking import kafka, metric, reading, ready
+from tests.e2e.processes import blendstream, serve_to_its_end, server
 from tests.waiting import wait_for
 
 NOTICED = 7.0
@@ -25,23 +23,6 @@ EMIT = [
     *("--synthetic", str(MADE.batches), "--chunks", str(MADE.chunks), "--chunk-size", str(MADE.chunk_size)),
     *("--world-size", str(MADE.world_size), "--incarnation", str(MADE.incarnation)),
 ]
-
-
-def kafka(broker: RunningBroker, topic: str) -> list[str]:
-    return ["--kafka-bootstrap-servers", broker.bootstrap, "--kafka-topic", topic]
-
-
-def reading(broker: RunningBroker, topic: str) -> list[str]:
-    return ["--event-transport", "kafka", "--enable-blend-lookup", *kafka(broker, topic)]
-
-
-def ready(client: Client) -> bool:
-    return not client.not_ready()
-
-
-def metric(client: Client, name: str, **labels: str) -> float | None:
-    samples = (s for family in text_string_to_metric_families(client.metrics()) for s in family.samples)
-    return next((s.value for s in samples if s.name == name and s.labels == labels), None)
 
 
 def check_answers(client: Client) -> None:
@@ -60,8 +41,8 @@ def check_answers(client: Client) -> None:
 def test_what_is_emitted_to_kafka_is_answered_and_a_stop_is_clean(
     kafka_broker: RunningBroker, topic: str, wire: str
 ) -> None:
-    with server(*reading(kafka_broker, topic)) as (process, client):
-        sent = blendstream("emit", *EMIT, "--wire", wire, *kafka(kafka_broker, topic))
+    with server(*reading(kafka_broker.bootstrap, topic)) as (process, client):
+        sent = blendstream("emit", *EMIT, "--wire", wire, *kafka(kafka_broker.bootstrap, topic))
         assert "sent 8 batches with 64 entries" in sent.stdout
         wait_for(lambda: client.stats().num_keys == 64, what="all keys arrive")
         wait_for(lambda: ready(client), what="the server is ready")
@@ -73,14 +54,14 @@ def test_what_is_emitted_to_kafka_is_answered_and_a_stop_is_clean(
         assert (stream.last_seq, stream.partition) == (8, 0)
         assert process.terminate() == 0
     with pytest.raises(ServerUnavailable):
-        client.__class__(client.url).stats()
+        Client(client.url).stats()
 
 
 def test_a_server_that_starts_later_is_ready_once_it_has_read_the_log_from_its_beginning(
     kafka_broker: RunningBroker, topic: str
 ) -> None:
-    blendstream("emit", *EMIT, *kafka(kafka_broker, topic))
-    with server(*reading(kafka_broker, topic), "--max-lag", "0") as (_, client):
+    blendstream("emit", *EMIT, *kafka(kafka_broker.bootstrap, topic))
+    with server(*reading(kafka_broker.bootstrap, topic), "--max-lag", "0") as (_, client):
         wait_for(lambda: ready(client), 30, "the server is ready")
         check_answers(client)
 
@@ -91,7 +72,7 @@ def test_a_batch_that_comes_late_raises_the_flag_and_clears_it(
     first, withheld, *rest = MADE.events(1_700_000_000.0)
     sink = KafkaSink(kafka_broker.bootstrap, topic)
     try:
-        with server(*reading(kafka_broker, topic)) as (_, client):
+        with server(*reading(kafka_broker.bootstrap, topic)) as (_, client):
             sink.publish([first, *rest])
             wait_for(lambda: metric(client, "blendstream_gap_detected", instance_id="synthetic-1") == 1)
             lacking = ("blendstream_missing_batches", "blendstream_lost_batches")
@@ -111,7 +92,7 @@ def test_what_a_reset_forgot_is_read_again_from_the_log(kafka_broker: RunningBro
     *events, last = MADE.events(1_700_000_000.0)
     sink = KafkaSink(kafka_broker.bootstrap, topic)
     try:
-        with server(*reading(kafka_broker, topic)) as (_, client):
+        with server(*reading(kafka_broker.bootstrap, topic)) as (_, client):
             sink.publish(events)
             wait_for(lambda: client.stats().num_keys == 8 * len(events), 60, "the first batches")
             client.reset("synthetic-1")
@@ -130,7 +111,7 @@ def test_an_operator_asks_for_a_replay(kafka_broker: RunningBroker, topic: str) 
     first, withheld, *rest = MADE.events(1_700_000_000.0)
     sink = KafkaSink(kafka_broker.bootstrap, topic)
     try:
-        with server(*reading(kafka_broker, topic)) as (_, client):
+        with server(*reading(kafka_broker.bootstrap, topic)) as (_, client):
             sink.publish([first, *rest])
             wait_for(lambda: metric(client, "blendstream_lost_batches", instance_id="synthetic-1") == 1, 20)
             scans = metric(client, "blendstream_replay_scans_total")
@@ -149,7 +130,7 @@ def test_records_from_before_a_departure_no_longer_count(kafka_broker: RunningBr
     try:
         sink.publish([first])
         assert sink.flush(30)
-        with server(*reading(kafka_broker, topic)) as (_, client):
+        with server(*reading(kafka_broker.bootstrap, topic)) as (_, client):
             wait_for(lambda: client.stats().num_keys == 8)
             client.depart("synthetic-1")
             assert client.stats().num_keys == 0
@@ -167,7 +148,7 @@ def test_a_server_that_falls_silent_is_given_up_and_one_that_comes_back_is_belie
     sink = KafkaSink(kafka_broker.bootstrap, topic)
     timing = ["--instance-timeout", "3", "--health-check-interval", "0.1"]
     try:
-        with server(*reading(kafka_broker, topic), *timing) as (_, client):
+        with server(*reading(kafka_broker.bootstrap, topic), *timing) as (_, client):
             sink.publish([first])
             wait_for(lambda: client.stats().num_keys == 8)
             client.register("10.0.0.1", 8000, instance_id="synthetic-1")
@@ -235,20 +216,8 @@ def test_a_server_listens_on_a_unix_socket_and_takes_over_a_stale_one(tmp_path: 
             assert client.url == f"unix:{path}"
             assert client.stats().num_keys == 0
             # Killed rather than stopped, so that its socket stays behind for the next one.
-            process.process.kill()
-            process.process.wait()
+            process.kill()
         assert path.exists()
-
-
-def serve_to_its_end(*arguments: str, within: Sequence[str] = ()) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [*within, BLENDSTREAM, "serve", *arguments],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        env=environment(),
-        check=False,
-    )
 
 
 def test_an_address_that_is_taken_is_told_in_one_line(tmp_path: Path) -> None:

@@ -16,13 +16,19 @@ from pathlib import Path
 import pytest
 
 from api.client import Client, ServerError
-from tests.e2e.processes import BLENDSTREAM, blendstream, environment, server, starting
-from tests.e2e.test_processor import serve_to_its_end
+from tests.e2e.processes import (
+    BLENDSTREAM,
+    STOP_TIMEOUT,
+    blendstream,
+    environment,
+    run_to_its_end,
+    serve_to_its_end,
+    server,
+    starting,
+)
 from tests.waiting import wait_for
 
 SIGNALS = pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda number: number.name)
-LIMIT = 10.0
-"""Seconds within which a server has to end."""
 
 
 @dataclass
@@ -74,7 +80,7 @@ def restoring(client: Client) -> bool:
 def test_while_a_checkpoint_is_restored_it_lives_and_is_not_ready_and_then_has_the_state(disk: Disk) -> None:
     with starting(*disk.arguments) as (process, client):
         wait_for(lambda: restoring(client), 120)
-        client._send("GET", "/healthz")
+        assert client.healthy()
         assert "blendstream_ready 0" in client.metrics()
         with pytest.raises(ServerError, match="503: starting: restoring a checkpoint; try again soon"):
             client.stats()
@@ -93,8 +99,8 @@ def test_a_signal_while_a_checkpoint_is_restored_ends_it_and_leaves_that_as_it_i
     before = disk.names()
     with starting(*disk.arguments, "--uds", str(tmp_path / "socket")) as (process, client):
         wait_for(lambda: restoring(client), 120)
-        process.process.send_signal(number)
-        assert process.process.wait(LIMIT) == 0
+        process.signal(number)
+        assert process.wait() == 0
     assert disk.names() == before
     assert not (tmp_path / "socket").exists()
     assert "Traceback" not in "".join(process.lines)
@@ -107,9 +113,9 @@ def test_a_signal_while_kernels_are_compiled_ends_it(
     monkeypatch.setenv("BLENDSTREAM_KERNEL_CACHE", str(tmp_path / "cache"))
     with starting("--checkpoint-path", str(tmp_path / "state")) as (process, client):
         wait_for(lambda: client.not_ready() == ["starting: loading kernels"], 10)
-        wait_for(lambda: any((tmp_path / "cache").rglob("*.nbc")), 60, "no kernel is compiled")
-        process.process.send_signal(number)
-        assert process.process.wait(LIMIT) == 0
+        wait_for(lambda: any((tmp_path / "cache").rglob("*.nbc")), 60, "a kernel is compiled")
+        process.signal(number)
+        assert process.wait() == 0
     assert not (tmp_path / "state").exists()
     assert "Traceback" not in "".join(process.lines)
 
@@ -120,10 +126,10 @@ def test_a_signal_in_the_first_moment_while_python_still_imports_ends_it(number:
         [BLENDSTREAM, "serve", "--port", "0"], stderr=subprocess.PIPE, text=True, env=environment()
     )
     try:
-        wait_for(lambda: listens_to_signals(process.pid), 10, "it takes no notice of the signal yet")
+        wait_for(lambda: listens_to_signals(process.pid), 10, "it listens to signals")
         assert "llvmlite" not in Path(f"/proc/{process.pid}/maps").read_text(), "all is imported already"
         process.send_signal(number)
-        _, said = process.communicate(timeout=LIMIT)
+        _, said = process.communicate(timeout=STOP_TIMEOUT)
         assert (process.returncode, said) == (0, "")
     finally:
         process.kill()
@@ -163,10 +169,7 @@ def test_commands_tell_in_a_line_that_the_server_is_starting(disk: Disk) -> None
             ["emit", "--synthetic", "1"],
             ["lookup", "--key", "ab", "--model-name", "m"],
         ):
-            done = subprocess.run(
-                [BLENDSTREAM, *command, "--url", client.url],
-                capture_output=True, text=True, timeout=60, env=environment(), check=False,
-            )  # fmt: skip
+            done = run_to_its_end(*command, "--url", client.url)
             assert done.returncode == 1
             assert "starting: restoring a checkpoint; try again soon" in done.stderr
             assert done.stderr.count("\n") == 1
