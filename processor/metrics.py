@@ -20,8 +20,10 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 from processor.durability.keeper import CheckpointStatus
-from processor.ingest.gate import EventGate, GateCounters, StreamStatus
+from processor.ingest.gate import EventGate
+from processor.ingest.outcomes import GateCounters
 from processor.ingest.source import SourceStatus
+from processor.ingest.stream import StreamStatus
 from processor.membership import Membership
 from processor.meters import BlendMeter, Histogram, Meter
 from processor.state.capacity import CapacityRegistry

@@ -30,11 +30,14 @@ from processor.housekeeping import Housekeeper
 from processor.ingest import pieces
 from processor.ingest.broadcaster import Broadcaster
 from processor.ingest.decode import DecodeError, Decoder
-from processor.ingest.gate import EventGate, IngestSummary, LostRange, StreamStatus, UnknownStream
+from processor.ingest.gate import EventGate
 from processor.ingest.http_source import HttpEventSource
-from processor.ingest.kafka_source import KafkaEventSource, KafkaSettings
+from processor.ingest.kafka_settings import KafkaSettings
+from processor.ingest.kafka_source import KafkaEventSource
 from processor.ingest.lifting import Lift
+from processor.ingest.outcomes import IngestSummary, UnknownStream
 from processor.ingest.source import EventSource
+from processor.ingest.stream import LostRange, StreamStatus
 from processor.membership import Membership
 from processor.meters import BlendMeter, Meter
 from processor.metrics import Scrape, make_registry, render

@@ -17,7 +17,8 @@ from processor.batch import EventBatch
 from processor.ingest.broadcaster import Broadcaster
 from processor.ingest.decode import DecodeError, Decoder
 from processor.ingest.gate import EventGate
-from processor.ingest.kafka_source import KafkaEventSource, KafkaSettings
+from processor.ingest.kafka_settings import KafkaSettings
+from processor.ingest.kafka_source import KafkaEventSource
 from producer.events import CacheEventBatch, EventType, Tier
 from producer.wire import encode_rows
 

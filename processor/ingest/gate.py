@@ -23,23 +23,12 @@ from processor.ingest.admission import ADMISSION, DEPARTED, KNOWN, NEWER, OLDER,
 from processor.ingest.broadcaster import Broadcaster
 from processor.ingest.capture import Plain, capture_cursor, capture_marks, restore_cursors, restore_mark
 from processor.ingest.ledger import Ledger, Log
-from processor.ingest.outcomes import GateCounters, IngestResult, IngestSummary, UnknownStream
+from processor.ingest.outcomes import GateCounters, IngestResult, IngestSummary
 from processor.ingest.ranges import LossReason
 from processor.ingest.repairs import Repairs
 from processor.ingest.source import Mark, Position
-from processor.ingest.stream import Cursor, LostRange, StreamStatus
+from processor.ingest.stream import Cursor, StreamStatus
 from producer.throttle import Throttle
-
-__all__ = [
-    "EventGate",
-    "GateCounters",
-    "IngestResult",
-    "IngestSummary",
-    "LostRange",
-    "Position",
-    "StreamStatus",
-    "UnknownStream",
-]
 
 logger = logging.getLogger(__name__)
 

@@ -6,7 +6,8 @@ import time
 from collections.abc import Callable
 
 from processor.ingest.decode import Decoder
-from processor.ingest.gate import EventGate, IngestSummary
+from processor.ingest.gate import EventGate
+from processor.ingest.outcomes import IngestSummary
 from processor.ingest.source import ReplayCapability, SourceStatus
 
 

@@ -38,8 +38,6 @@ from processor.ingest.source import Mark, Position, ReplayCapability, SourceStat
 from processor.ingest.stream import ReplayStatus
 from producer.throttle import Throttle
 
-__all__ = ["KafkaEventSource", "KafkaSettings"]
-
 logger = logging.getLogger(__name__)
 
 POLL_TIMEOUT = 0.2

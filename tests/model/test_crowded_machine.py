@@ -14,9 +14,11 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from processor.ingest import ranges
 from processor.ingest.broadcaster import Broadcaster
-from processor.ingest.gate import EventGate, IngestResult, Position
+from processor.ingest.gate import EventGate
+from processor.ingest.outcomes import IngestResult
 from processor.ingest.ranges import LossReason
 from processor.ingest.search import Verdict
+from processor.ingest.source import Position
 from processor.ingest.stream import StreamStatus
 from tests.processor.ingest.recorder import Recorder, batch
 

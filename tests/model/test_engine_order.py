@@ -9,7 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from processor.ingest.broadcaster import Broadcaster
-from processor.ingest.gate import EventGate, IngestResult, Position
+from processor.ingest.gate import EventGate
+from processor.ingest.outcomes import IngestResult
+from processor.ingest.source import Position
 from processor.state.directory import KeyDirectory, Placement
 from producer.events import CacheEventBatch, ObjectKey
 from tests.model.convert import event_batch

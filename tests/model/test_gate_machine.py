@@ -12,7 +12,7 @@ from hypothesis.stateful import invariant, precondition, rule
 
 from processor.batch import Admission
 from processor.ingest.broadcaster import EventConsumer
-from processor.ingest.gate import IngestResult
+from processor.ingest.outcomes import IngestResult
 from processor.ingest.stream import StreamStatus
 from tests.model.gate import Admitted, Gate, Refused, Result
 from tests.model.machines import WINDOW, Sent, Utterance, instances, utterances

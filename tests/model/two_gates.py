@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 
 from processor.ingest.broadcaster import Broadcaster, EventConsumer
-from processor.ingest.gate import EventGate, Position
+from processor.ingest.gate import EventGate
 from processor.ingest.ranges import LossReason
 from processor.ingest.search import Verdict
+from processor.ingest.source import Position
 from tests.model.convert import event_batch
 from tests.model.gate import Result
 from tests.model.machines import SKEW, WINDOW, Fleet, Sent

@@ -7,8 +7,9 @@ import pytest
 
 from processor.batch import EventBatch
 from processor.ingest.broadcaster import Broadcaster
-from processor.ingest.gate import EventGate, IngestResult, Position
-from processor.ingest.source import Mark, ReplayCapability, SourceStatus
+from processor.ingest.gate import EventGate
+from processor.ingest.outcomes import IngestResult
+from processor.ingest.source import Mark, Position, ReplayCapability, SourceStatus
 from processor.membership import Membership
 from processor.state.capacity import CapacityRegistry
 from processor.state.registry import Instance

@@ -11,8 +11,10 @@ from confluent_kafka.admin import AdminClient
 
 from processor.ingest.broadcaster import Broadcaster
 from processor.ingest.decode import Decoder
-from processor.ingest.gate import EventGate, StreamStatus
-from processor.ingest.kafka_source import KafkaEventSource, KafkaSettings
+from processor.ingest.gate import EventGate
+from processor.ingest.kafka_settings import KafkaSettings
+from processor.ingest.kafka_source import KafkaEventSource
+from processor.ingest.stream import StreamStatus
 from producer.events import CacheEventBatch, CacheEventEntry, EventType, ObjectKey, Tier
 from producer.wire import encode_rows
 from tests.brokers import RunningBroker

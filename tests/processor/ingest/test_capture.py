@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from processor.ingest.broadcaster import Broadcaster
-from processor.ingest.gate import EventGate, IngestResult
+from processor.ingest.gate import EventGate
 from processor.ingest.offsets import MAX_POINTS, OffsetIndex
+from processor.ingest.outcomes import IngestResult
 from processor.ingest.ranges import LossReason
 from processor.ingest.source import Position
 from tests.processor.ingest.recorder import Recorder, batch

@@ -13,9 +13,11 @@ from hypothesis import strategies as st
 from processor.batch import Admission, EventBatch
 from processor.ingest import failures, ledger
 from processor.ingest.broadcaster import Broadcaster
-from processor.ingest.gate import EventGate, IngestResult, LostRange, StreamStatus, UnknownStream
+from processor.ingest.gate import EventGate
+from processor.ingest.outcomes import IngestResult, UnknownStream
 from processor.ingest.ranges import LossReason
 from processor.ingest.source import Position
+from processor.ingest.stream import LostRange, StreamStatus
 from producer.events import EventType
 from tests.clock import Clock
 from tests.processor.ingest.recorder import Recorder, batch

@@ -15,7 +15,8 @@ from confluent_kafka.admin import AdminClient, NewPartitions
 from deploy.broker import create_topic, delete_topic, make_broker
 from processor.ingest import kafka_source
 from processor.ingest.decode import Decoder
-from processor.ingest.kafka_source import KafkaEventSource, KafkaSettings
+from processor.ingest.kafka_settings import KafkaSettings
+from processor.ingest.kafka_source import KafkaEventSource
 from processor.ingest.ranges import LossReason
 from producer.wire import encode_columns, encode_rows
 from tests.brokers import RunningBroker

@@ -10,8 +10,8 @@ import pytest
 
 from deploy.broker import create_topic, delete_topic, make_broker
 from processor.ingest import kafka_source
-from processor.ingest.gate import LostRange
 from processor.ingest.ranges import LossReason
+from processor.ingest.stream import LostRange
 from tests.brokers import RunningBroker
 from tests.processor.ingest.reading import Reader, drop_records, records, send
 from tests.waiting import wait_for

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from processor.batch import EventBatch
 from processor.ingest.broadcaster import Broadcaster
 from processor.ingest.decode import Decoder
-from processor.ingest.gate import EventGate, IngestResult, UnknownStream
+from processor.ingest.gate import EventGate
+from processor.ingest.outcomes import IngestResult, UnknownStream
 from processor.ingest.ranges import LossReason
 from processor.ingest.search import Verdict
 from processor.ingest.source import Position

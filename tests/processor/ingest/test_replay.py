@@ -15,11 +15,11 @@ from deploy.broker import create_topic, make_broker
 from processor.batch import Admission, EventBatch
 from processor.ingest import kafka_source
 from processor.ingest.decode import DecodeError, Decoder
-from processor.ingest.gate import LostRange
 from processor.ingest.ranges import LossReason, SeqRange
 from processor.ingest.repairs import Gap
 from processor.ingest.replay import TRANSITIONS, ReplayEvent, ReplayState, ripe_part
 from processor.ingest.source import Horizon, ReplayTotals
+from processor.ingest.stream import LostRange
 from producer.wire import encode_rows
 from tests.brokers import RunningBroker
 from tests.processor.ingest.reading import Reader, batch, drop_records, records, send
