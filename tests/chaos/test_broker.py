@@ -68,8 +68,8 @@ def broker(own_broker: KafkaBroker) -> Iterator[KafkaBroker]:
 
 
 @dataclass
-class Scene:
-    """A broker, emitters and a processor, all at work, and someone who watches the processor."""
+class Chain:
+    """Emitters, a broker and a processor, all at work, and someone who watches the processor."""
 
     broker: KafkaBroker
     topic: str
@@ -149,7 +149,7 @@ class Scene:
 
 
 @contextmanager
-def at_work(broker: KafkaBroker, topic: str, folder: Path) -> Iterator[Scene]:
+def at_work(broker: KafkaBroker, topic: str, folder: Path) -> Iterator[Chain]:
     """Everything begun and flowing."""
     create_topic(broker.bootstrap, topic, partitions=4)
     with server(*hearing(broker.bootstrap, topic, folder / "state", 1)) as (process, client):
@@ -157,9 +157,9 @@ def at_work(broker: KafkaBroker, topic: str, folder: Path) -> Iterator[Scene]:
             wait_for(lambda: len(progress(client) or {}) == len(fleet), 60, "every emitter is heard")
             wait_for(lambda: ready(client), 60, "the server is ready")
             with Watch(client.url) as watch:
-                scene = Scene(broker, topic, fleet, process, client, watch)
-                scene.flows()
-                yield scene
+                chain = Chain(broker, topic, fleet, process, client, watch)
+                chain.flows()
+                yield chain
         assert process.terminate() == 0
 
 
@@ -215,47 +215,47 @@ def bring_back(broker: KafkaBroker) -> None:
 def test_an_outage_of_the_broker_costs_no_batch_no_order_and_no_answer(
     broker: KafkaBroker, tmp_path: Path, end: Callable[[KafkaBroker], None]
 ) -> None:
-    with at_work(broker, f"outage-{end.__name__}", tmp_path) as scene:
+    with at_work(broker, f"outage-{end.__name__}", tmp_path) as chain:
         began = time.monotonic()
         end(broker)
-        scene.endure(began)
+        chain.endure(began)
         bring_back(broker)
-        scene.recover()
-        scene.conclude()
+        chain.recover()
+        chain.conclude()
 
 
 def test_what_an_emitter_killed_in_an_outage_had_spooled_comes_first_and_its_next_incarnation_after(
     broker: KafkaBroker, tmp_path: Path
 ) -> None:
-    with at_work(broker, "killed-emitter", tmp_path) as scene:
-        victim = scene.emitters[0]
+    with at_work(broker, "killed-emitter", tmp_path) as chain:
+        victim = chain.emitters[0]
         before = victim.report.incarnation
         began = time.monotonic()
         stop(broker)
-        scene.endure(began)
+        chain.endure(began)
         victim.kill()
         victim.start()
         inherited = victim.report.spool.inherited
         assert inherited > GROWN
         wait_for(lambda: victim.report.spool.waiting > inherited + GROWN, 30, "the spool grows on")
         bring_back(broker)
-        scene.recover()
-        arrived = scene.conclude()
+        chain.recover()
+        arrived = chain.conclude()
         incarnations = [batch.incarnation for batch in arrived if batch.instance_id == victim.instance]
         assert list(dict.fromkeys(incarnations)) == [before, victim.report.incarnation]
-        assert metric(scene.client, "blendstream_fences_total") == 1
+        assert metric(chain.client, "blendstream_fences_total") == 1
 
 
 def test_a_broker_that_is_restarted_again_and_again_costs_nothing_either(
     broker: KafkaBroker, tmp_path: Path
 ) -> None:
     source = random.Random(SEED)
-    with at_work(broker, "restarts", tmp_path) as scene:
+    with at_work(broker, "restarts", tmp_path) as chain:
         for _ in range(RESTARTS):
             source.choice([stop, kill])(broker)
             bring_back(broker)
             if source.random() < 0.5:
                 # Otherwise the next restart meets them while they still recover.
-                scene.recover()
-        scene.recover()
-        scene.conclude()
+                chain.recover()
+        chain.recover()
+        chain.conclude()
