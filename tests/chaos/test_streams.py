@@ -1,15 +1,13 @@
 """What befalls a stream under load ends in exactly the ranges that it should, also across a crash.
 
-A fleet goes on all the while. The trouble is one more emitter's, which numbers its batches as the test says;
-`/streams` is compared for all of them and in full, and so are the series that tell of gaps.
+A fleet goes on all the while. The trouble is one more emitter's; see `tests.chaos.scene`.
 """
 
 from __future__ import annotations
 
 import time
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -22,213 +20,66 @@ from confluent_kafka.admin import (
     NewPartitions,
 )
 
-from api.answers import Stream
 from api.client import Client
 from deploy.broker import create_topic, delete_topic
 from deploy.broker.kafka import KafkaBroker
 from processor.durability.inspection import inspect
 from producer.events import CacheEventBatch, EventType, Tier
-from producer.sinks.kafka import KafkaSink
 from producer.wire import encode_rows
 from tests.brokers import RunningBroker
-from tests.chaos.fleet import (
-    BACKEND,
-    CHUNK,
-    INSTANCES,
-    Fleet,
-    check_answers,
-    entry,
-    hearing,
-    listen,
-    progress,
-)
-from tests.e2e.asking import by_instance, metric, ready
-from tests.e2e.processes import Process, blendstream, server
-from tests.model.directory import Directory
+from tests.chaos.fleet import BACKEND, INSTANCES
+from tests.chaos.scene import ODD, QUIET, Range, Scene, batch, length, scene
+from tests.e2e.asking import metric
+from tests.e2e.processes import blendstream
 from tests.processor.ingest.reading import send
 from tests.producer.topics import batches_in, records
 from tests.waiting import wait_for
 
 pytestmark = pytest.mark.broker("kafka")
 
-ODD, QUIET = "odd", "quiet"
-"""The emitter with the trouble, and one that hardly says anything."""
-VERDICT = 15.0
-"""Seconds in which it must be said what is lost."""
-
-Range = tuple[int, int | None, str]
-"""First and last batch that are lost, and why."""
-Losses = Mapping[str, Sequence[Range]]
-"""By emitter; those that lost nothing are not in it."""
+FOUR_PARTITIONS = pytest.mark.parametrize("topic", [4], indirect=True)
 
 
-class Scene:
-    """A fleet and a processor at work on one topic; the processor may be killed and started again."""
-
-    def __init__(
-        self,
-        broker: RunningBroker,
-        topic: str,
-        fleet: Fleet,
-        state: Path,
-        stack: ExitStack,
-        more: Sequence[str],
-    ) -> None:
-        self.broker = broker
-        self.topic = topic
-        self.fleet = fleet
-        self.state = state
-        self._sent: defaultdict[str, list[CacheEventBatch]] = defaultdict(list)
-        self._stack = stack
-        self._arguments = [*hearing(broker.bootstrap, topic, state, 0.5), *more]
-
-    def start(self) -> None:
-        """Start the processor, and wait until it is ready."""
-        self.process: Process
-        self.client: Client
-        self.process, self.client = self._stack.enter_context(server(*self._arguments))
-        wait_for(lambda: ready(self.client), 60, "the server is ready")
-
-    def crash(self) -> None:
-        """Kill the processor some time after a checkpoint, and start it again."""
-        self.client.checkpoint()
-        self.process.kill()
-        self.start()
-        assert any("restored" in line for line in self.process.lines)
-
-    def send(self, seqs: Iterable[int], instance: str = ODD, partition: int = 0) -> None:
-        """Batches beside the fleet's; the model will hear them in order of their numbers."""
-        batches = [batch(seq, instance) for seq in seqs]
-        values = [encode_rows([one]) for one in batches]
-        send(self.broker, self.topic, values, instance.encode(), partition)
-        self._sent[instance] = sorted([*self._sent[instance], *batches], key=lambda one: one.seq)
-
-    def sent(self) -> dict[str, int]:
-        """The last batch of everyone."""
-        return {**self.fleet.sent, **{name: batches[-1].seq for name, batches in self._sent.items()}}
-
-    def stream(self, instance: str = ODD) -> Stream:
-        return self.client.stream(instance)
-
-    def wait_for_verdict(self, *lost: Range, instance: str = ODD) -> None:
-        """Until all is read, exactly these ranges are lost and nothing is looked for any more."""
-        self.wait_until_read(instance)
-
-        def judged() -> bool:
-            stream = self.stream(instance)
-            return at_rest([stream]) and lost_of(stream) == list(lost)
-
-        wait_for(judged, VERDICT, f"lost {lost}")
-
-    def wait_until_read(self, instance: str = ODD) -> None:
-        last = self.sent()[instance]
-        wait_for(lambda: (progress(self.client) or {}).get(instance, 0) >= last, 30, f"{instance} is read")
-
-    def stays(self) -> None:
-        """What the processor says of the stream is the same after a crash."""
-        before = self.stream()
-        self.crash()
-        assert self.stream() == before
-
-    def conclude(self, lost: Losses, never_heard: Losses | None = None) -> None:
-        """End the load: what is lost, what is said of it and the state are as they should be, and stay so.
-
-        The model hears all but what is lost, and what `never_heard` names where a loss was accepted.
-        """
-        self.fleet.stop()
-        wait_for(lambda: progress(self.client) == self.sent(), 60, "all is read")
-        model = Directory(CHUNK)
-        skipped = lost if never_heard is None else never_heard
-        everyone = [self.fleet.taken, *self._sent.values()]
-        listen(model, (one for batches in everyone for one in batches if not is_in(one, skipped)))
-        self._check(model, lost)
-        before = self.client.streams()
-        self.crash()
-        assert self.client.streams() == before
-        self._check(model, lost)
-
-    def _check(self, model: Directory, lost: Losses) -> None:
-        wait_for(lambda: at_rest(self.client.streams()), VERDICT, "all searches end")
-        streams = self.client.streams()
-        sent = self.sent()
-        assert [
-            (s.instance_id, s.incarnation, s.epoch, s.last_seq, s.gap_detected, s.conflict, s.missing)
-            for s in streams
-        ] == [(name, 1, 1, sent[name], name in lost, False, []) for name in sorted(sent)]
-        assert {s.instance_id: lost_of(s) for s in streams if s.lost} == lost
-        counts = {name: sum(map(length, lost.get(name, ()))) for name in sent}
-        assert by_instance(self.client, "blendstream_lost_batches") == counts
-        assert by_instance(self.client, "blendstream_missing_batches") == dict.fromkeys(sent, 0)
-        assert by_instance(self.client, "blendstream_gap_detected") == {name: name in lost for name in sent}
-        check_answers(self.client, model)
-
-
-def batch(seq: int, instance: str) -> CacheEventBatch:
-    """A batch beside the fleet's: most store a chunk, each fifth deletes the one of three batches before."""
-    kind, number = (EventType.DELETE, seq - 3) if seq % 5 == 0 else (EventType.STORE, seq)
-    entries = [entry(instance, kind, number)]
-    return CacheEventBatch(instance, 1, seq, kind, Tier.L1, BACKEND, entries, ts=1_700_000_000.0 + seq)
-
-
-def at_rest(streams: Iterable[Stream]) -> bool:
-    """Whether nothing is looked for."""
-    return not any(stream.missing or stream.replay for stream in streams)
-
-
-def is_in(batch: CacheEventBatch, losses: Losses) -> bool:
-    return any(first <= batch.seq <= (last or first) for first, last, _ in losses.get(batch.instance_id, ()))
-
-
-def length(lost: Range) -> int:
-    first, last, _ = lost
-    return 0 if last is None else last - first + 1
-
-
-def lost_of(stream: Stream) -> list[Range]:
-    assert all(lost.incarnation == stream.incarnation for lost in stream.lost)
-    return [(lost.first, lost.last, lost.reason or "") for lost in stream.lost]
-
-
-@contextmanager
-def scene(broker: RunningBroker, topic: str, folder: Path, *more: str) -> Iterator[Scene]:
-    """A fleet at work and a processor that is ready, with checkpoints every half second."""
-    # So that a partition that is added is written to at once.
-    sink = KafkaSink(broker.bootstrap, topic, properties={"topic.metadata.refresh.interval.ms": "200"})
-    fleet = Fleet(sink)
-    with ExitStack() as stack:
-        made = Scene(broker, topic, fleet, folder / "state", stack, more)
-        fleet.start()
-        try:
-            made.start()
-            yield made
-        finally:
-            if fleet.is_alive():
-                fleet.stop()
-
-
-@pytest.mark.parametrize("topic", [4], indirect=True)
-def test_a_hole_that_was_never_produced_is_exactly_that_range_and_what_comes_after_all_repairs_it(
-    kafka_broker: RunningBroker, topic: str, tmp_path: Path
-) -> None:
+@pytest.fixture
+def holed(kafka_broker: RunningBroker, topic: str, tmp_path: Path) -> Iterator[Scene]:
+    """All at work, and the odd emitter has left out 7 to 12."""
     with scene(kafka_broker, topic, tmp_path) as made:
         made.send([*range(1, 7), *range(13, 31)])
         made.wait_until_read()
         assert metric(made.client, "blendstream_gap_detected", instance_id=ODD) == 1
-        # It may have searched by now, or have to do so when it is back.
-        made.crash()
-        made.wait_for_verdict((7, 12, "never_produced"))
-        # What 10 deleted is not brought back by 7, which comes later.
-        made.send([10])
-        made.wait_for_verdict((7, 9, "never_produced"), (11, 12, "never_produced"))
-        made.send([7, 8, 9, 12])
-        made.wait_for_verdict((11, 11, "never_produced"))
-        made.stays()
-        made.send([11])
-        wait_for(lambda: not made.stream().gap_detected, 10, "the flag falls")
-        assert metric(made.client, "blendstream_gap_detected", instance_id=ODD) == 0
-        made.send(range(33, 41))
-        made.wait_for_verdict((31, 32, "never_produced"))
-        made.conclude({ODD: [(31, 32, "never_produced")]})
+        yield made
+
+
+@FOUR_PARTITIONS
+def test_a_hole_that_was_never_produced_is_exactly_that_range_also_across_a_crash(holed: Scene) -> None:
+    # It may have searched by now, or have to do so when it is back.
+    holed.crash()
+    holed.wait_for_verdict((7, 12, "never_produced"))
+    holed.conclude({ODD: [(7, 12, "never_produced")]})
+
+
+@FOUR_PARTITIONS
+def test_what_comes_after_all_leaves_exactly_the_rest_and_brings_back_nothing_that_was_deleted(
+    holed: Scene,
+) -> None:
+    holed.wait_for_verdict((7, 12, "never_produced"))
+    # It deletes what 7 will store.
+    holed.send([10])
+    holed.wait_for_verdict((7, 9, "never_produced"), (11, 12, "never_produced"))
+    holed.send([7, 8, 9, 12])
+    holed.wait_for_verdict((11, 11, "never_produced"))
+    holed.conclude({ODD: [(11, 11, "never_produced")]})
+
+
+@FOUR_PARTITIONS
+def test_a_hole_that_is_filled_lowers_the_flag_and_the_next_one_is_a_range_of_its_own(holed: Scene) -> None:
+    holed.wait_for_verdict((7, 12, "never_produced"))
+    holed.send(range(7, 13))
+    wait_for(lambda: not holed.stream().gap_detected, 10, "the flag falls")
+    assert metric(holed.client, "blendstream_gap_detected", instance_id=ODD) == 0
+    holed.send(range(33, 41))
+    holed.wait_for_verdict((31, 32, "never_produced"))
+    holed.conclude({ODD: [(31, 32, "never_produced")]})
 
 
 POISON: dict[int, bytes | None] = {
@@ -239,13 +90,11 @@ POISON: dict[int, bytes | None] = {
     25: None,
 }
 """Records in place of batches: not JSON, of another emitter than the key's, of no tier, empty."""
-
-
 REASONS = ("JSON", "another", "tier", "truncated", "truncated")
 """What is said of them."""
 
 
-@pytest.mark.parametrize("topic", [4], indirect=True)
+@FOUR_PARTITIONS
 def test_a_poison_record_costs_its_own_batch_and_no_other(
     kafka_broker: RunningBroker, topic: str, tmp_path: Path
 ) -> None:
@@ -413,7 +262,7 @@ def lost_by(made: Scene) -> dict[str, list[Range]]:
     return {name: [(cursors[name] + 1, seq - 1, "before_log")] for name, seq in first.items()}
 
 
-@pytest.mark.parametrize("topic", [4], indirect=True)
+@FOUR_PARTITIONS
 def test_what_was_deleted_from_the_log_while_nobody_read_is_exactly_what_is_lost(
     kafka_broker: RunningBroker, topic: str, tmp_path: Path
 ) -> None:
