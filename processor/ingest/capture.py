@@ -16,6 +16,10 @@ from processor.ingest.stream import Cursor, Reapplication
 
 Plain = dict[str, Any]
 """A JSON object."""
+ADDED_TO_GATE: Mapping[str, Any] = {"epoch_floor": 0}
+"""What a gate's capture of the first versions lacks, and what holds in place of it."""
+ADDED_TO_LOG: Mapping[str, Any] = {"skipped": ()}
+"""The same of a log's."""
 
 
 def capture_cursor(cursor: Cursor) -> Plain:

@@ -21,7 +21,14 @@ from typing import Any
 from processor.batch import EventBatch
 from processor.ingest.admission import ADMISSION, DEPARTED, KNOWN, NEWER, OLDER, Standing, standing_of
 from processor.ingest.broadcaster import Broadcaster
-from processor.ingest.capture import Plain, capture_cursor, capture_marks, restore_cursors, restore_mark
+from processor.ingest.capture import (
+    ADDED_TO_GATE,
+    Plain,
+    capture_cursor,
+    capture_marks,
+    restore_cursors,
+    restore_mark,
+)
 from processor.ingest.ledger import Ledger, Log
 from processor.ingest.outcomes import GateCounters, IngestResult, IngestSummary
 from processor.ingest.ranges import LossReason
@@ -229,6 +236,7 @@ class EventGate:
         Raises:
             KeyError, TypeError, ValueError: it is no such capture.
         """
+        data = {**ADDED_TO_GATE, **data}
         with self._lock:
             cursors = restore_cursors(data["streams"])
             marks = {instance_id: restore_mark(mark) for instance_id, mark in data["marks"].items()}
@@ -236,9 +244,7 @@ class EventGate:
                 for cursor in cursors.values():
                     self._lose_missing(cursor, LossReason.NO_LOG)
             epochs = {str(name): int(epoch) for name, epoch in data["epochs"].items()}
-            self._ledger.restore(
-                cursors, epochs, int(data.get("epoch_floor", 0))
-            )  # not in the first versions
+            self._ledger.restore(cursors, epochs, int(data["epoch_floor"]))
             self._ledger.marks = marks
 
     def tick(self, now: float, watermark: float, clock_skew: float) -> None:

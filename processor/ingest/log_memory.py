@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from processor.ingest.capture import Plain, capture_mark, restore_mark
+from processor.ingest.capture import ADDED_TO_LOG, Plain, capture_mark, restore_mark
 from processor.ingest.kafka_topic import LogId
 from processor.ingest.offsets import OffsetIndex
 from processor.ingest.progress import LogProgress
@@ -68,9 +68,10 @@ class LogMemory:
         Raises:
             KeyError, TypeError, ValueError: it is no such capture.
         """
+        data = {**ADDED_TO_LOG, **data}
         log_id = LogId(str(data["cluster_id"]), str(data["topic_id"]))
         progress = LogProgress(restore_mark(data["positions"]), restore_mark(data["began"]))
         offsets, skipped = OffsetIndex(), SkippedRecords()
         offsets.restore(data["offsets"])
-        skipped.restore(data.get("skipped", []))  # the first versions did not keep it
+        skipped.restore(data["skipped"])
         self.log_id, self.progress, self.offsets, self.skipped = log_id, progress, offsets, skipped
