@@ -22,7 +22,7 @@ from rich.markup import escape
 
 from api.checkpoints import checkpoints
 from api.client import DEFAULT_URL, Client
-from api.console import UserError, matches_table, placements_table, stdout_console, streams_table
+from api.console import UserError, matches_table, placements, stdout_console, streams_table
 from api.emit import emit
 from processor.offline import Config, environment_variable_of, flag_of
 from producer.errors import OperatorError
@@ -143,7 +143,7 @@ def lookup(
         if key:
             rank = make_kv_rank(world_size, 0, world_size, 0) if kv_rank is None else kv_rank
             keys = [_object_key(text, model_name, rank, object_group_id, cache_salt) for text in key]
-            out.print(placements_table(client.lookup(keys)))
+            out.print(placements(client.lookup(keys), out.width))
             return
         assert tokens is not None
         ids = _read_tokens(tokens)
@@ -154,7 +154,7 @@ def lookup(
         answer = client.lookup_tokens(ids, model_name, world_size=world_size, cache_salt=cache_salt)
         if not answer.chunks:
             raise UserError(f"{len(ids)} tokens do not fill a chunk")
-        out.print(placements_table(answer.results))
+        out.print(placements(answer.results, out.width))
 
 
 def _object_key(text: str, model_name: str, kv_rank: int, group: int, cache_salt: str) -> ObjectKey:

@@ -1,26 +1,31 @@
 """What a terminal is told: answers as tables, and why something cannot be done.
 
-Nothing is ever cut off: what does not fit goes on in the next line. Where stdout is no terminal, tables are
-as wide as they need to be, so that a line can be searched for and cut into fields.
+Nothing is cut off unsaid: what does not fit goes on in the next line, or is shortened and said so. Where
+stdout is no terminal, tables hold everything and are as wide as they need to be, so that a line can be
+searched for and cut into fields.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime
 from typing import Final
 
 from rich.box import SIMPLE_HEAD
-from rich.console import Console, Group
+from rich.console import Console, Group, RenderableType
 from rich.markup import escape
 from rich.table import Table
 
 from api.answers import BlendMatch, LookedUp, Lost, Replay, Stream
 from producer.errors import OperatorError
 
-SHOWN_HASH_CHARS: Final = 16
-KEPT_TOGETHER: Final = {"incarnation", "last seq", "record", "group", "tier", "bytes", "tokens"}
+SHORT_HASH: Final = 12
+"""Digits of a hash on a terminal that has no room for all of them."""
+KEPT_TOGETHER: Final = {
+    "incarnation", "last seq", "record", "at", "was at",
+    "rank", "group", "tier", "bytes", "tokens", "accesses",
+}  # fmt: skip
 """Columns of short numbers, which make no others give way by much."""
 UNBOUNDED_WIDTH: Final = 10_000
 """Wider than any table of ours."""
@@ -35,56 +40,95 @@ def stdout_console() -> Console:
     return Console(width=None if sys.stdout.isatty() else UNBOUNDED_WIDTH)
 
 
-def _table(*columns: str) -> Table:
-    table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
-    for name in columns:
-        table.add_column(name, overflow="fold", no_wrap=name in KEPT_TOGETHER)
+def _width(table: Table) -> int:
+    """Columns that a table takes if nothing in it is wrapped."""
+    return Console(width=UNBOUNDED_WIDTH).measure(table).maximum
+
+
+def _table(
+    names: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    *,
+    kept: Collection[str] = KEPT_TOGETHER,
+    gap: int = 2,
+) -> Table:
+    table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, gap - 1, 0, 0))
+    for name in names:
+        table.add_column(name, overflow="fold", no_wrap=name in kept)
+    for row in rows:
+        table.add_row(*row)
     return table
 
 
-def placements_table(results: Sequence[LookedUp]) -> Table:
-    """A row a placement; a key that is held nowhere has one that says so."""
-    table = _table("chunk", "rank", "group", "tier", "instance", "backend", "bytes", "tokens", "accesses")
+def _short_table(names: Sequence[str], rows: Sequence[Sequence[str]], kept: Collection[str]) -> Table:
+    """A table for a narrow terminal: columns that say nothing are left out, the others stand closer."""
+    telling = [i for i in range(len(names)) if any(row[i] not in ("", "0") for row in rows)]
+    return _table([names[i] for i in telling], [[row[i] for i in telling] for row in rows], kept=kept, gap=1)
+
+
+def placements(results: Sequence[LookedUp], width: int) -> RenderableType:
+    """A row a placement; where that does not fit into so many columns, in short."""
+    table = placements_table(results)
+    if _width(table) <= width:
+        return table
+    note = f"[dim]hashes are cut to {SHORT_HASH} digits; a wider terminal, or a pipe, shows them whole[/dim]"
+    return Group(placements_table(results, SHORT_HASH), note)
+
+
+def placements_table(results: Sequence[LookedUp], digits: int | None = None) -> Table:
+    """A row a placement; a key that is held nowhere has one that says so.
+
+    With `digits` hashes are cut to so many, and columns that say nothing are left out.
+    """
+    names = ("chunk", "rank", "group", "tier", "instance", "backend", "bytes", "tokens", "accesses")
+    rows: list[tuple[str, ...]] = []
     for result in results:
         key = result.key
-        head = (key.chunk_hash_hex[:SHOWN_HASH_CHARS], f"{key.kv_rank:#010x}", str(key.object_group_id))
+        head = (_hash(key.chunk_hash_hex, digits), f"{key.kv_rank:#010x}", str(key.object_group_id))
         tail = (str(len(result.token_ids)), str(result.access_count))
         if not result.placements:
-            table.add_row(*head, "[dim]nowhere[/dim]", "", "", "", *tail)
+            rows.append((*head, "[dim]nowhere[/dim]", "", "", "", *tail))
         for place in result.placements:
             owner = escape(place.instance_id) + (" (shared)" if place.shared else "")
-            table.add_row(*head, place.tier, owner, escape(place.backend), f"{place.size_bytes:,}", *tail)
-    return table
+            rows.append((*head, place.tier, owner, escape(place.backend), f"{place.size_bytes:,}", *tail))
+    return _table(names, rows) if digits is None else _short_table(names, rows, KEPT_TOGETHER | {"chunk"})
+
+
+def _hash(digest: str, digits: int | None) -> str:
+    return digest if digits is None or len(digest) <= digits else f"{digest[:digits]}…"
 
 
 def matches_table(matches: Sequence[BlendMatch], tokens: int) -> Group:
     """A row a match, where it lies in the query and where it was stored."""
-    table = _table("at", "stored at", "chunk")
-    for match in matches:
-        table.add_row(str(match.cur_st), str(match.old_st), match.chunk_hash[:SHOWN_HASH_CHARS])
+    rows = [(str(match.cur_st), str(match.old_st), match.chunk_hash) for match in matches]
+    table = _table(("at", "was at", "chunk"), rows)
     return Group(f"{len(matches)} chunks found in {tokens} tokens", *([table] if matches else []))
 
 
 def streams_table(streams: Sequence[Stream]) -> Table:
     """A row a stream; what it lacks is spelled out."""
-    table = _table("instance", "incarnation", "last seq", "gap", "missing", "lost", "record", "last event")
+    rows: list[tuple[str, ...]] = []
     for stream in streams:
         record = "" if stream.partition is None else f"{stream.partition}:{stream.offset}"
         gap = "[red]yes[/red]" if stream.gap_detected else "[green]no[/green]"
         if stream.replay is not None:
             gap += f" ({_progress(stream.replay)})"
         lost = "\n".join(_lost(gone, stream.incarnation) for gone in stream.lost)
-        table.add_row(
-            escape(stream.instance_id) + (" [red](conflict)[/red]" if stream.conflict else ""),
-            str(stream.incarnation),
-            str(stream.last_seq),
-            gap,
-            "\n".join(_span(first, last) for first, last in stream.missing),
-            lost,
-            record,
-            _time(stream.last_event_ts),
+        rows.append(
+            (
+                escape(stream.instance_id) + (" [red](conflict)[/red]" if stream.conflict else ""),
+                str(stream.incarnation),
+                str(stream.last_seq),
+                gap,
+                "\n".join(_span(first, last) for first, last in stream.missing),
+                lost,
+                record,
+                _time(stream.last_event_ts),
+            )
         )
-    return table
+    return _table(
+        ("instance", "incarnation", "last seq", "gap", "missing", "lost", "record", "last event"), rows
+    )
 
 
 def _lost(gone: Lost, current: int) -> str:

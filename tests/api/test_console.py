@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import pytest
 from rich.console import Console, RenderableType
 
-from api.answers import Key, LookedUp, Lost, Placement, Replay, Stream
-from api.console import matches_table, placements_table, stdout_console, streams_table
+from api.answers import BlendMatch, Key, LookedUp, Lost, Placement, Replay, Stream
+from api.console import matches_table, placements, placements_table, stdout_console, streams_table
 
 NAME = "cache-server-7.rack-12.cluster.example"
 LOST = [Lost(3, 5, 1764446107, "never_produced"), Lost(9, 9, 1764446000, "before_log")]
@@ -61,3 +61,16 @@ def test_a_lost_range_has_a_line_of_its_own_and_an_incarnation_only_if_it_is_an_
 
 def test_a_search_without_a_match_says_so_without_a_table() -> None:
     assert shown(matches_table([], 32768), 80) == ["0 chunks found in 32768 tokens"]
+
+
+def test_a_hash_is_whole_wherever_there_is_room_for_it() -> None:
+    assert any("ab" * 32 in line for line in shown(placements([looked_up()], 1000), 1000))
+    match = BlendMatch("ab" * 32, old_st=100_000, cur_st=128_000)
+    assert any("ab" * 32 in line for line in shown(matches_table([match], 32768), 80))
+
+
+def test_a_hash_that_was_shortened_for_want_of_room_shows_that_and_says_how_to_see_it_whole() -> None:
+    lines = shown(placements([looked_up()], 80), 80)
+    assert max(map(len, lines)) <= 80
+    assert any(line.startswith("ab" * 6 + "… ") for line in lines)
+    assert "shows them whole" in lines[-1]
