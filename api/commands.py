@@ -22,7 +22,7 @@ from rich.markup import escape
 
 from api.checkpoints import checkpoints
 from api.client import DEFAULT_URL, Client
-from api.console import UserError, matches_table, placements, stdout_console, streams_table
+from api.console import UserError, matches_table, no_nan, placements, stdout_console, streams_table
 from api.emit import emit
 from processor.offline import Config, environment_variable_of, flag_of
 from producer.errors import OperatorError
@@ -259,7 +259,12 @@ def demo(
     broker: Annotated[str, typer.Option(help="embedded, kafka or docker.")] = "embedded",
     trace: Annotated[Path | None, typer.Option(help="Replay this block trace in place of documents.")] = None,
     requests: Annotated[int | None, typer.Option(help="Prompts to serve.", min=1)] = None,
-    seconds: Annotated[float | None, typer.Option(help="Stop serving prompts after this long.")] = None,
+    seconds: Annotated[
+        float | None,
+        typer.Option(
+            help="Stop serving prompts after this many seconds.", min=0.1, max=86_400, callback=no_nan
+        ),
+    ] = None,
     plain: Annotated[bool, typer.Option("--plain", help="Lines of text in place of the live view.")] = False,
 ) -> None:
     """Watch a fleet's cache events flow through a broker into answers, each checked by brute force."""

@@ -7,6 +7,7 @@ searched for and cut into fields.
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime
@@ -16,6 +17,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import Console, Group, RenderableType
 from rich.markup import escape
 from rich.table import Table
+from typer import BadParameter
 
 from api.answers import BlendMatch, LookedUp, Lost, Replay, Stream
 from producer.errors import OperatorError
@@ -33,6 +35,13 @@ UNBOUNDED_WIDTH: Final = 10_000
 
 class UserError(OperatorError):
     """Something the user asked for cannot be done; the message says what to do about it."""
+
+
+def no_nan(value: float | None) -> float | None:
+    """What an option with bounds was given; for click, a number that is none lies within any."""
+    if value is not None and math.isnan(value):
+        raise BadParameter("nan is no number.")
+    return value
 
 
 def stdout_console() -> Console:

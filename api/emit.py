@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from api.console import UserError, stdout_console
+from api.console import UserError, no_nan, stdout_console
 from processor.offline import flag_of
 
 PUBLISH_BATCHES: Final = 64
@@ -45,12 +45,14 @@ def emit(
         Path | None, typer.Option(help="Folder where batches wait while the brokers are away.")
     ] = None,
     wire: Annotated[str, typer.Option(help="rows or columns; rows while LMCache reads too.")] = "columns",
-    rate: Annotated[float, typer.Option(help="Batches a second; 0 for as fast as possible.")] = 0.0,
+    rate: Annotated[
+        float, typer.Option(help="Batches a second; 0 for as fast as possible.", min=0, callback=no_nan)
+    ] = 0.0,
     instance_id: Annotated[str, typer.Option(help="Of synthetic batches.")] = "synthetic-1",
     incarnation: Annotated[int, typer.Option(help="Of synthetic batches; 0 takes the clock.")] = 0,
     chunks: Annotated[int, typer.Option(help="Chunks of a synthetic batch.", min=1)] = 16,
     chunk_size: Annotated[int, typer.Option(help="Tokens of a synthetic chunk.", min=1)] = 256,
-    world_size: Annotated[int, typer.Option(help="Workers of a synthetic instance.")] = 1,
+    world_size: Annotated[int, typer.Option(help="Workers of a synthetic instance.", min=1)] = 1,
     model_name: Annotated[str, typer.Option(help="Of synthetic keys.")] = "synthetic",
     seed: Annotated[int, typer.Option(help="Of synthetic tokens.", min=0)] = 0,
 ) -> None:

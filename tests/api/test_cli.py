@@ -103,7 +103,14 @@ def test_a_broker_whose_port_is_taken_is_told_of_in_one_line(blendstream: Blends
     [
         (["emit", "--synthetic", "-5", "--url", f"http://{NOBODY}"], "--synthetic"),
         (["broker", "--port", "99999"], "--port"),
+        (["emit", "--synthetic", "5", "--url", f"http://{NOBODY}", "--rate", "-1"], "--rate"),
+        (["emit", "--synthetic", "5", "--url", f"http://{NOBODY}", "--rate", "nan"], "--rate"),
+        (["emit", "--synthetic", "5", "--url", f"http://{NOBODY}", "--world-size", "0"], "--world-size"),
         (["broker", "--port", "-1"], "--port"),
+        (["demo", "--seconds", "0"], "--seconds"),
+        (["demo", "--seconds", "-3"], "--seconds"),
+        (["demo", "--seconds", "nan"], "--seconds"),
+        (["demo", "--seconds", "inf"], "--seconds"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
