@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import ctypes
 import logging
-import mmap
 from collections import deque
 from pathlib import Path
 from typing import Any, Final
@@ -37,9 +36,6 @@ class MappedFiles:
     def __init__(self) -> None:
         self._ranges: deque[tuple[int, int]] = deque()
         self._bytes = 0
-        self._aside: mmap.mmap | None = None
-        self._at = 0
-        self._size = 0
 
     def map(self, rows: NDArray[Any], path: Path, offset: int) -> bool:
         """Let `rows`, still empty, be what the file holds from `offset` on; whether that could be done.
@@ -65,35 +61,29 @@ class MappedFiles:
         """Move one piece into memory, if one is left; whether there is another."""
         if not self._ranges:
             return False
+        start, size = self._ranges.popleft()
+        most = -(-max(self._bytes // MOST_PIECES, HUGE_PAGE) // HUGE_PAGE) * HUGE_PAGE
+        # A piece ends where a huge page does.
+        part = min(size, most - start % HUGE_PAGE)
+        if part < size:
+            self._ranges.appendleft((start + part, size - part))
         try:
-            if self._aside is None:
-                self._set_aside()
-            start, size = self._ranges.popleft()
-            # Piece and copy lie alike in their huge pages, or the copy could not keep its own.
-            into = start % HUGE_PAGE
-            part = min(size, self._size - into)
-            if part < size:
-                self._ranges.appendleft((start + part, size - part))
-            _move(start, self._at + into, part, lock)
+            _move(start, part, lock)
         except OSError as error:
             logger.info("what was restored stays mapped from its files: %s", error.strerror)
             self._ranges.clear()
-        if not self._ranges:
-            self._aside = None
         return bool(self._ranges)
 
-    def _set_aside(self) -> None:
-        self._size = -(-max(self._bytes // MOST_PIECES, HUGE_PAGE) // HUGE_PAGE) * HUGE_PAGE
-        self._aside = mmap.mmap(-1, self._size + HUGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        self._aside.madvise(mmap.MADV_HUGEPAGE)
-        first = ctypes.addressof(ctypes.c_char.from_buffer(self._aside))
-        self._at = -(-first // HUGE_PAGE) * HUGE_PAGE
 
-
-def _move(start: int, aside: int, size: int, lock: RWLock) -> None:
-    # What may take long is done beforehand: finding memory, and reading the file.
-    pages.make_writable(aside, size)
-    pages.make_readable(start, size)
+def _move(start: int, size: int, lock: RWLock) -> None:
+    aside = pages.new_memory(size, like=start)
+    try:
+        # What may take long is done beforehand: finding memory, and reading the file.
+        pages.make_writable(aside, size)
+        pages.make_readable(start, size)
+    except OSError:
+        pages.release(aside, size)
+        raise
     with lock.write:
         ctypes.memmove(aside, start, size)
-        pages.exchange(start, size, aside)
+        pages.put_in_place(start, size, aside)

@@ -19,9 +19,9 @@ PAGE: Final = mmap.PAGESIZE
 HUGE_PAGE: Final = 2 << 20
 
 _READ_WRITE: Final = mmap.PROT_READ | mmap.PROT_WRITE
-_PRIVATE, _FIXED, _NORESERVE = 0x02, 0x10, 0x4000
+_PRIVATE, _ANONYMOUS, _NORESERVE = 0x02, 0x20, 0x4000
 _POPULATE_READ, _POPULATE_WRITE = 22, 23
-_MAYMOVE, _MOVE_TO, _KEEP_OLD = 1, 2, 4
+_MAYMOVE, _MOVE_TO = 1, 2
 _FAILED: Final = ctypes.c_void_p(-1).value
 
 
@@ -50,23 +50,52 @@ def map_file(address: int, size: int, path: Path, offset: int) -> None:
         OSError: that cannot be done, and the pages are as they were.
     """
     with path.open("rb") as file:
-        flags = _PRIVATE | _FIXED | _NORESERVE
-        _check(_libc().mmap(address, size, _READ_WRITE, flags, file.fileno(), offset))
+        # Elsewhere first: where the file system refuses, what lies at `address` would be gone by then.
+        elsewhere = _check(
+            _libc().mmap(None, size, _READ_WRITE, _PRIVATE | _NORESERVE, file.fileno(), offset)
+        )
+    put_in_place(address, size, elsewhere)
 
 
-def exchange(address: int, size: int, other: int) -> None:
-    """Put the pages at `other` in place of those at `address`; at `other` there are empty ones then.
+def new_memory(size: int, like: int) -> int:
+    """Return the address of memory that lies in its huge pages as what is at `like` does in its own.
 
     Raises:
-        OSError: that cannot be done.
+        OSError: there is none.
     """
-    _check(_libc().mremap(other, size, size, _MAYMOVE | _MOVE_TO | _KEEP_OLD, address))
+    libc, room = _libc(), size + 2 * HUGE_PAGE
+    first = _check(libc.mmap(None, room, _READ_WRITE, _PRIVATE | _ANONYMOUS, -1, 0))
+    start = -(-first // HUGE_PAGE) * HUGE_PAGE + like % HUGE_PAGE
+    libc.munmap(first, start - first)
+    libc.munmap(start + size, first + room - start - size)
+    # Memory in small pages does as well.
+    libc.madvise(start, size, mmap.MADV_HUGEPAGE)
+    return start
 
 
-def _check(result: int) -> None:
+def put_in_place(address: int, size: int, other: int) -> None:
+    """Put the pages at `other` in place of those at `address`; at `other` there is nothing then.
+
+    Raises:
+        OSError: that cannot be done, and the pages at `address` are as they were.
+    """
+    try:
+        _check(_libc().mremap(other, size, size, _MAYMOVE | _MOVE_TO, address))
+    except OSError:
+        release(other, size)
+        raise
+
+
+def release(address: int, size: int) -> None:
+    """Give back what `new_memory` gave."""
+    _libc().munmap(address, size)
+
+
+def _check(result: int) -> int:
     if result in (-1, _FAILED):
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))
+    return result
 
 
 @functools.cache
@@ -78,5 +107,6 @@ def _libc() -> Any:
     libc.mmap.argtypes = (address, size, number, number, number, ctypes.c_long)
     libc.mremap.argtypes = (address, size, size, number, address)
     libc.mmap.restype = libc.mremap.restype = address
+    libc.munmap.argtypes = (address, size)
     libc.madvise.argtypes = (address, size, number)
     return libc

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import threading
 from pathlib import Path
 
@@ -152,3 +153,27 @@ def test_while_rows_move_no_write_is_lost_and_a_reader_without_the_lock_sees_not
     assert wrong == []
     assert (rows[1:ROWS:2] == content[1::2]).all()
     assert (rows[even, 1:] == content[even, 1:]).all()
+
+
+def test_a_file_that_cannot_be_mapped_leaves_the_rows_as_they_were() -> None:
+    rows = reserve((1 << 16,), np.uint8)
+    rows[:10] = 1
+    assert not MappedFiles().map(rows[: 4 * PAGE], Path("/sys/kernel/mm/transparent_hugepage/enabled"), 0)
+    assert rows[:10].tolist() == [1] * 10
+    rows[: 4 * PAGE] = 2
+    assert rows.sum() == 2 * 4 * PAGE
+
+
+@pytest.mark.parametrize("spare", [-PAGE, HUGE_PAGE // 2], ids=["none", "too little"])
+def test_where_there_is_no_address_space_to_move_to_the_rows_stay_mapped(tmp_path: Path, spare: int) -> None:
+    rows, content, mapped = table(), written(tmp_path / "rows"), MappedFiles()
+    assert mapped.map(rows[:ROWS], tmp_path / "rows", PAGE)
+    in_use = int(Path("/proc/self/statm").read_text().split()[0]) * PAGE
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (in_use + spare, hard))
+    try:
+        assert not mapped.move_next(RWLock())
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+    assert mappings(tmp_path / "rows") == 1
+    assert (rows[:ROWS] == content).all()
