@@ -82,6 +82,8 @@ def check_file(folder: Path, file: File) -> None:
     """
     digest, block = xxhash.xxh3_128(), memoryview(bytearray(BLOCK))
     try:
+        if not (folder / file.name).is_file():
+            raise CheckpointDamaged(f"there is no file {file.name}")
         with (folder / file.name).open("rb", buffering=0) as source:
             os.posix_fadvise(source.fileno(), 0, 0, os.POSIX_FADV_SEQUENTIAL)
             size = os.fstat(source.fileno()).st_size

@@ -18,6 +18,7 @@ import logging
 import os
 import re
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 from processor.durability.errors import FolderRefused
@@ -29,7 +30,7 @@ KEPT = 2
 PRIVATE = 0o700
 """The secret that hashes are keyed with lies in here."""
 
-_CHECKPOINT = re.compile(r"checkpoint-([0-9]+)")
+_CHECKPOINT = re.compile(r"checkpoint-([1-9][0-9]*)")
 _UNFINISHED = re.compile(r"(writing|leaving)-[0-9]+")
 _NOT_OURS_TO_MIND = {LOCK, "lost+found"}
 
@@ -53,6 +54,9 @@ class CheckpointFolder:
             self._make_private()
             self._lock = os.open(self.path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            for entry in self.path.iterdir():
+                if _UNFINISHED.fullmatch(entry.name):
+                    _remove(entry)
         except BlockingIOError:
             self.close()
             raise FolderRefused(
@@ -61,9 +65,6 @@ class CheckpointFolder:
         except OSError as error:
             self.close()
             raise FolderRefused(f"cannot keep checkpoints in {self.path}: {error.strerror}") from None
-        for entry in self.path.iterdir():
-            if _UNFINISHED.fullmatch(entry.name):
-                shutil.rmtree(entry)
 
     def close(self) -> None:
         """Let another process have the folder."""
@@ -92,10 +93,11 @@ class CheckpointFolder:
 
     def numbers(self) -> list[int]:
         """The checkpoints there are, the current one first."""
-        if not self.path.is_dir():
-            return []
-        found = (_CHECKPOINT.fullmatch(entry.name) for entry in self.path.iterdir())
-        return sorted((int(match[1]) for match in found if match), reverse=True)
+        return sorted((number for entry, number in self._named() if _is_folder(entry)), reverse=True)
+
+    def next_number(self) -> int:
+        """The number of the next checkpoint; what merely bears the name of one counts, too."""
+        return max((number for _, number in self._named()), default=0) + 1
 
     def checkpoint(self, number: int) -> Path:
         """Where a checkpoint lies."""
@@ -134,9 +136,16 @@ class CheckpointFolder:
         leaving = self.path / f"leaving-{number}"
         try:
             self.checkpoint(number).rename(leaving)
-            shutil.rmtree(leaving)
+            _remove(leaving)
         except OSError as error:
             logger.warning("checkpoint %d could not be removed: %s", number, error)
+
+    def _named(self) -> Iterator[tuple[Path, int]]:
+        """What bears the name of a checkpoint."""
+        if self.path.is_dir():
+            for entry in self.path.iterdir():
+                if match := _CHECKPOINT.fullmatch(entry.name):
+                    yield entry, int(match[1])
 
     def _make_private(self) -> None:
         try:
@@ -149,6 +158,18 @@ class CheckpointFolder:
 def _is_ours(name: str) -> bool:
     known = _CHECKPOINT.fullmatch(name) or _UNFINISHED.fullmatch(name)
     return name in _NOT_OURS_TO_MIND or known is not None
+
+
+def _is_folder(entry: Path) -> bool:
+    """Whether it is one itself: what a link leads to is somebody else's."""
+    return entry.is_dir() and not entry.is_symlink()
+
+
+def _remove(entry: Path) -> None:
+    if _is_folder(entry):
+        shutil.rmtree(entry)
+    else:
+        entry.unlink()
 
 
 def sync_folder(folder: Path) -> None:

@@ -6,6 +6,7 @@ that a disk did to a checkpoint goes unnoticed. It is the last file written.
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,6 +20,9 @@ FORMAT: Final = 2
 READABLE: Final = (1, FORMAT)
 """In format 1 rows begin right behind the header of their file, so that they cannot be mapped."""
 MANIFEST: Final = "manifest.json"
+MOST_SECONDS: Final = 1e11
+_FILE_NAME: Final = re.compile(r"[a-z][a-z0-9_.]*")
+_NUMBERED: Final = re.compile(r"checkpoint-[0-9]+")
 NAMES: Final = "names"
 """The document that holds what the directory has beside its arrays."""
 
@@ -99,7 +103,10 @@ def read_manifest(path: Path) -> Manifest:
         text = (path / MANIFEST).read_bytes()
     except OSError as error:
         raise CheckpointDamaged(f"{MANIFEST}: {error.strerror}") from None
-    return decode(text)
+    found = decode(text)
+    if path.name != f"checkpoint-{found.number}" and _NUMBERED.fullmatch(path.name):
+        raise CheckpointDamaged(f"{MANIFEST} is of checkpoint {found.number}")
+    return found
 
 
 def read_document(folder: Path, file: File) -> bytes:
@@ -143,6 +150,21 @@ def decode(text: bytes) -> Manifest:
                 f"the checkpoint has format {head.format}, written by version {head.version}; this version "
                 f"reads formats up to {FORMAT}: move it away, and the state is built from the log"
             )
-        return msgspec.json.decode(body, type=Manifest)
+        found = msgspec.json.decode(body, type=Manifest)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise CheckpointDamaged(f"{MANIFEST} is not what was written: {error}") from None
+    _check(found)
+    return found
+
+
+def _check(manifest: Manifest) -> None:
+    """See that a manifest names files of its own folder, and arrays and a time that there can be."""
+    if not 0 <= manifest.created < MOST_SECONDS:
+        raise CheckpointDamaged(f"{MANIFEST} is of {manifest.created} s since the epoch")
+    for file in manifest.files():
+        if not _FILE_NAME.fullmatch(file.name):
+            raise CheckpointDamaged(f"{MANIFEST} names a file {file.name!r}")
+    for name, array in manifest.arrays.items():
+        rows = [segment.rows for segment in array.segments]
+        if not array.shape or min([*array.shape, *rows]) < 0:
+            raise CheckpointDamaged(f"{MANIFEST} gives {name} the shape {array.shape}, in segments of {rows}")

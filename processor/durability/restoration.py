@@ -153,6 +153,8 @@ def _empty(manifest: Manifest, name: str, table: NDArray[Any]) -> NDArray[Any]:
     shape = manifest.arrays[name].shape
     if name == "meta" and shape != [len(table)]:
         raise CheckpointMismatch(f"a checkpoint with {shape} counters is not of this version")
+    if len(shape) != table.ndim or any(rows > most for rows, most in zip(shape, table.shape, strict=True)):
+        raise CheckpointDamaged(f"{MANIFEST} gives {name} the shape {shape}")
     return np.zeros(shape, table.dtype)
 
 

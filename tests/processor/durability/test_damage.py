@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import random
 import shutil
@@ -11,7 +12,11 @@ from typing import Any
 
 import pytest
 
+from processor.durability import manifest as manifests
 from processor.durability import restoration
+from processor.durability.checkpoint import COMPARE_EVERY
+from processor.durability.inspection import inspect
+from processor.durability.manifest import MANIFEST
 from processor.state.directory import KeyDirectory
 from tests.processor.durability.keeping import Kept, answers, grown
 from tests.processor.state.fleet import directory
@@ -140,3 +145,49 @@ def test_a_sound_copy_elsewhere_restores(written: tuple[Path, list[dict[str, Any
     held, damaged = opened(tmp_path / "elsewhere")
     assert damaged == 0
     assert answers(held) == now
+
+
+def test_what_is_spoiled_while_it_is_linked_on_is_found_and_written_anew(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    kept, _ = grown(tmp_path, steps=300)
+    kept.write()
+    kept.write()
+    flip_a_bit(tmp_path / "checkpoint-1" / "tokens.0000.npy")
+    for _ in range(2 * COMPARE_EVERY):
+        kept.write()
+    kept.close()
+    assert [found.problems for found in inspect(tmp_path)] == [[], []]
+    assert "is damaged, and written anew: tokens.0000.npy" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        (("documents", "gate", "name"), "../gate.json"),
+        (("documents", "gate", "name"), "gate\0.json"),
+        (("arrays", "keys", "segments", 0, "file", "name"), "/etc/passwd"),
+        (("arrays", "keys", "segments", 0, "rows"), -1),
+        (("arrays", "scope_refs", "shape"), [-1]),
+        (("arrays", "scope_refs", "shape"), [1 << 50]),
+        (("arrays", "lists", "shape"), [3]),
+        (("arrays", "keys", "shape"), []),
+        (("created",), 1e308),
+        (("number",), 7),
+    ],
+)
+def test_a_manifest_that_says_what_cannot_be_is_damage(
+    written: tuple[Path, list[dict[str, Any]]], tmp_path: Path, field: tuple[str | int, ...], value: Any
+) -> None:
+    path, (_, before) = written
+    shutil.copytree(path, tmp_path, dirs_exist_ok=True)
+    manifest = tmp_path / "checkpoint-2" / MANIFEST
+    told = json.loads(manifest.read_bytes())["manifest"]
+    place: Any = told
+    for step in field[:-1]:
+        place = place[step]
+    place[field[-1]] = value
+    manifest.write_bytes(manifests._envelop(json.dumps(told).encode()))
+    held, damaged = opened(tmp_path)
+    assert damaged == 1
+    assert answers(held) == before

@@ -114,3 +114,26 @@ def test_one_whose_name_does_not_get_to_the_disk_failed_and_is_not_there(
     inodes = [{file.stat().st_ino for file in kept.folder.checkpoint(number).iterdir()} for number in (4, 3)]
     assert not inodes[0] & inodes[1]
     kept.close()
+
+
+@pytest.mark.parametrize("odd", ["file", "link", "dangling link"])
+@pytest.mark.parametrize("name", ["checkpoint-4", "writing-9", "leaving-2"])
+def test_what_only_bears_a_name_of_ours_is_in_no_ones_way(tmp_path: Path, name: str, odd: str) -> None:
+    path = tmp_path / "state"
+    kept, _ = grown(path, steps=50)
+    kept.write()
+    kept.write()
+    kept.close()
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "thesis.tex").touch()
+    if odd == "file":
+        (path / name).touch()
+    else:
+        (path / name).symlink_to(tmp_path / "elsewhere" if odd == "link" else tmp_path / "nowhere")
+    for _ in range(2):
+        again = Kept(path)
+        assert again.restored.damaged == 0
+        for _ in range(3):
+            again.write()
+        again.close()
+    assert (tmp_path / "elsewhere" / "thesis.tex").exists()
