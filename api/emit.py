@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -14,6 +15,7 @@ import typer
 
 from api.console import UserError, no_nan, stdout_console
 from processor.offline import flag_of
+from producer.events import CacheEventBatch
 
 PUBLISH_BATCHES: Final = 64
 """Batches handed to a sink at a time."""
@@ -74,7 +76,7 @@ def emit(
     made = Synthetic(
         instance_id, incarnation or int(now), synthetic, chunks, chunk_size, world_size, model_name, seed=seed
     )
-    events = read_trace(trace) if trace is not None else made.events(now)
+    events = read_trace(trace) if trace is not None else _as_of_now(made.events(now))
     try:
         sent, entries = _publish(sink, events, rate)
         if not sink.flush(DELIVERY_TIMEOUT):
@@ -84,6 +86,11 @@ def emit(
     finally:
         sink.close()
     out.print(f"sent {sent} batches with {entries} entries")
+
+
+def _as_of_now(events: Iterator[CacheEventBatch]) -> Iterator[CacheEventBatch]:
+    """Batches with the time at which each is asked for, which is when it is about to be sent."""
+    return (replace(batch, ts=time.time()) for batch in events)
 
 
 def _refuse(context: typer.Context, names: Iterable[str], reason: str) -> None:

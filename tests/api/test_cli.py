@@ -155,6 +155,17 @@ def test_with_a_spool_what_found_no_broker_goes_first_when_there_is_one(
     assert [(one.incarnation, one.seq) for one in found] == [(i, seq) for i in (1, 2) for seq in (1, 2, 3)]
 
 
+def test_at_a_rate_each_made_up_batch_bears_the_time_it_is_sent_at(
+    blendstream: Blendstream, kafka_broker: RunningBroker, topic: str
+) -> None:
+    emit = ["emit", "--synthetic", "4", "--chunk-size", "16", "--rate", "20", "--kafka-topic", topic]
+    done = blendstream(*emit, "--kafka-bootstrap-servers", kafka_broker.bootstrap)
+    assert done.status == 0
+    times = [batch.ts for batch in batches_in(records(kafka_broker.bootstrap, topic))]
+    assert times == sorted(times)
+    assert times[-1] - times[0] > 0.9 * 3 / 20
+
+
 def test_a_command_line_that_makes_no_sense_ends_with_status_2(blendstream: Blendstream) -> None:
     done = blendstream("serve", "--port", "many")
     assert done.status == 2
