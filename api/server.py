@@ -153,7 +153,7 @@ def serve(config: Config, say: Callable[[str], None]) -> None:
         signal.signal(number, lambda number, frame: sys.exit(0))
     with bind(config) as listener:
         sys.setswitchinterval(SWITCH_INTERVAL)
-        address = address_of(listener)
+        address, socket_file = address_of(listener), _identity(config.uds)
         service = Service(config)
         server = make_server(service)
 
@@ -172,9 +172,21 @@ def serve(config: Config, say: Callable[[str], None]) -> None:
             server.run(sockets=[listener])
         finally:
             service.stop()
-            if config.uds:
+            # By now the path may be another server's, which took it over when this one no longer listened.
+            if socket_file is not None and _identity(config.uds) == socket_file:
                 Path(config.uds).unlink(missing_ok=True)
         start.check()
+
+
+def _identity(path: str) -> tuple[int, int] | None:
+    """Which file is at a path; None where there is none, or no path."""
+    if not path:
+        return None
+    try:
+        found = Path(path).stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def make_server(service: Service) -> Server:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import socket
 from pathlib import Path
 
@@ -218,6 +219,21 @@ def test_a_server_listens_on_a_unix_socket_and_takes_over_a_stale_one(tmp_path: 
             # Killed rather than stopped, so that its socket stays behind for the next one.
             process.kill()
         assert path.exists()
+
+
+def test_a_server_that_ends_leaves_the_socket_of_the_one_that_took_over(tmp_path: Path) -> None:
+    path = tmp_path / "server.sock"
+    with server("--uds", str(path)) as (first, _), socket.socket(socket.AF_UNIX) as waiting:
+        # A request under way keeps the first one for some seconds.
+        waiting.connect(str(path))
+        waiting.sendall(b"POST /events HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\n{")
+        first.signal(signal.SIGTERM)
+        wait_for(lambda: "Shutting down" in "".join(first.lines), 10, "the first one ends")
+        with server("--uds", str(path)) as (second, client):
+            assert first.wait() == 0
+            assert client.stats().num_keys == 0
+            assert second.terminate() == 0
+        assert not path.exists()
 
 
 def test_an_address_that_is_taken_is_told_in_one_line(tmp_path: Path) -> None:
