@@ -117,6 +117,11 @@ class SeqRange:
         return 0 if self.last is None else self.last - self.first + 1
 
     @property
+    def end(self) -> int:
+        """The last batch that it is known to lack: of a tail, the first."""
+        return self.first if self.last is None else self.last
+
+    @property
     def is_open(self) -> bool:
         """A late batch would repair it."""
         return self.state in OPEN_STATES

@@ -122,17 +122,15 @@ class Replay:
 
     def look_up(self, positions: Mark, known: Knowledge) -> tuple[list[Search], list[Hidden]]:
         """The searches that it needs, and what is hidden from any."""
-        wanted, again = list(self.gap.wanted), self.gap.reapply
-        if again is not None:
-            wanted.append(SeqRange(again.incarnation, 0, again.first, None))
+        gap = self.gap
+        again = [] if gap.reapply is None else [gap.reapply.as_range()]
 
         def read(held: SeqRange) -> Mark:
             return positions if self.by_hand or held.horizon is None else held.horizon.read
 
-        gap = self.gap
         return searches_for(
-            gap.instance_id, wanted, read, gap.heard, known,
-            mark=gap.mark, thorough=self.by_hand or again is not None, everywhere=self.everywhere,
+            gap.instance_id, [(held, read(held)) for held in [*gap.wanted, *again]], gap.heard, known,
+            mark=gap.mark, thorough=self.by_hand or bool(again), everywhere=self.everywhere,
         )  # fmt: skip
 
     def happen(self, event: ReplayEvent) -> None:

@@ -63,15 +63,24 @@ class Knowledge:
     Attributes:
         began: the offset at which reading began, for partitions that were read from their earliest record on.
         before: `(instance_id, incarnation, seq, partition)` -> the newest offset known to lie before.
-        first: `(instance_id, partition)` -> the place of the first batch heard there, None if none was.
+        places: `(instance_id, partition)` -> `(incarnation, seq)` of the first batch heard there, if any.
         hides: `(instance_id, partition)` -> whether live reading met a record there that may have been one of
             the emitter's and could not be decoded.
     """
 
     began: Mark
     before: Callable[[str, int, int, int], int | None]
-    first: Callable[[str, int], tuple[int, int] | None]
+    places: Callable[[str, int], tuple[int, int] | None]
     hides: Callable[[str, int], bool]
+
+    def first(self, instance_id: str, partition: int) -> Place | None:
+        """The place of the first batch heard of an emitter on a partition, None if none was."""
+        first = self.places(instance_id, partition)
+        return None if first is None else Place(*first)
+
+    def whole(self, instance_id: str, partition: int) -> bool:
+        """Whether all of an emitter's that the partition held was read, and could be."""
+        return partition in self.began and not self.hides(instance_id, partition)
 
 
 @dataclass(slots=True, eq=False)
@@ -92,6 +101,11 @@ class Search:
     _latest: Place = START
     _open: list[tuple[Place, LossReason]] = field(default_factory=list)
     _hidden: list[Hidden] = field(default_factory=list)
+
+    def widen(self, start: int | None, until: int) -> None:
+        """It serves another range as well."""
+        self.start = None if self.start is None or start is None else min(self.start, start)
+        self.until = max(self.until, until)
 
     def covers(self, offset: int) -> bool:
         """Whether it asked for a record: a scan that serves others too may begin earlier."""
@@ -134,8 +148,7 @@ class Scan:
 
 def searches_for(
     instance_id: str,
-    wanted: Sequence[SeqRange],
-    read: Callable[[SeqRange], Mark],
+    wanted: Sequence[tuple[SeqRange, Mark]],
     heard: Iterable[int],
     known: Knowledge,
     *,
@@ -146,48 +159,55 @@ def searches_for(
     """The searches for a stream's ranges, and what is hidden from any search.
 
     Args:
-        read: how far each partition was read when a range showed.
+        wanted: each with how far the partitions had been read when it showed.
         heard: partitions that the emitter was heard on.
         mark: the offsets before which the log is not the stream's, since its emitter departed.
         thorough: also search before the emitter's first record on a partition that was read from its start.
         everywhere: also search partitions that the emitter was never heard on.
     """
-    heard = frozenset(heard)
+    heard, mark = frozenset(heard), mark or {}
     found: dict[int, Search] = {}
     hidden: list[Hidden] = []
-    for held in wanted:
-        for partition, until in read(held).items():
+    for held, read in wanted:
+        for partition, until in read.items():
             first = known.first(instance_id, partition)
-            began = known.began.get(partition)
             spoke = partition in heard or first is not None
-            if began is not None and not everywhere and not known.hides(instance_id, partition):
-                last = (held.incarnation, held.first if held.last is None else held.last)
-                if not spoke:
-                    continue
-                if first is not None and first > last and not thorough:
-                    # All that the log held was read, and the emitter's first record came later.
-                    if began > 0:
-                        hidden.append(Hidden(START, Place(*first), LossReason.BEFORE_LOG))
-                    continue
-            start = known.before(instance_id, held.incarnation, held.first, partition)
-            departed = (mark or {}).get(partition, 0)
-            behind = (start or 0) < departed
-            if behind:
-                start = departed
-            if start is not None and start >= until:
-                if behind and spoke:
-                    behind_it = (held.first if held.last is None else held.last) + 1
-                    hidden.append(Hidden(START, Place(held.incarnation, behind_it), LossReason.DEPARTED))
+            whole = known.whole(instance_id, partition) and not everywhere
+            if whole and ruled_out(held, first, spoke, thorough):
+                if first is not None and known.began[partition] > 0:
+                    hidden.append(Hidden(START, first, LossReason.BEFORE_LOG))
                 continue
-            search = found.get(partition)
-            if search is None:
-                search = found[partition] = Search(instance_id, partition, start, until, spoke)
-            else:
-                search.start = None if search.start is None or start is None else min(search.start, start)
-                search.until = max(search.until, until)
-            if behind:
-                search.met(LossReason.DEPARTED)
+            before = known.before(instance_id, held.incarnation, held.first, partition)
+            start, cut = start_of(before, mark.get(partition, 0))
+            if start is None or start < until:
+                search = found.setdefault(partition, Search(instance_id, partition, start, until, spoke))
+                search.widen(start, until)
+                if cut:
+                    search.met(LossReason.DEPARTED)
+            elif cut and spoke:
+                hidden.append(Hidden(START, Place(held.incarnation, held.end + 1), LossReason.DEPARTED))
     return [search for _, search in sorted(found.items())], hidden
+
+
+def ruled_out(held: SeqRange, first: Place | None, spoke: bool, thorough: bool) -> bool:
+    """Whether a partition that was read from its start cannot hold what a range lacks.
+
+    Args:
+        first: the place of the emitter's first batch there, None if none was heard.
+        spoke: the emitter was heard there, now or before.
+    """
+    came_later = first is not None and first > (held.incarnation, held.end)
+    return not spoke or (came_later and not thorough)
+
+
+def start_of(before: int | None, departed: int) -> tuple[int | None, bool]:
+    """Where a search begins, and whether the emitter's departure, at `departed`, puts it off until there.
+
+    Args:
+        before: the newest offset known to lie before what is searched for; None if none is.
+    """
+    cut = (before or 0) < departed
+    return (departed if cut else before), cut
 
 
 def plan(searches: Iterable[Search]) -> list[Scan]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from processor.batch import EventBatch
-from processor.ingest.ranges import LossReason, RangeSet, RangeState
+from processor.ingest.ranges import LossReason, RangeSet, RangeState, SeqRange
 from processor.ingest.source import Position
 from producer.events import EventType
 
@@ -63,6 +63,10 @@ class Reapplication:
     def covers(self, incarnation: int, seq: int) -> bool:
         """Whether a batch lies behind the beginning."""
         return (incarnation, seq) >= (self.incarnation, self.first)
+
+    def as_range(self) -> SeqRange:
+        """All behind the beginning, to be searched for; it is none of the stream's ranges."""
+        return SeqRange(self.incarnation, 0, self.first, None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -184,7 +184,7 @@ def test_a_stream_split_over_partitions_is_searched_on_both(
     reader = read(kafka_broker.bootstrap, topic, positions={0: 10, 1: 9})
     wait_for(lambda: sorted(reader.recorder.seqs) == list(range(1, 21)), 20, "both halves")
     assert not reader.stream().gap_detected
-    assert replayed(reader).scans == 2
+    wait_for(lambda: replayed(reader).scans == 2, 20, "the scans to be counted")
 
 
 @pytest.mark.broker("kafka")

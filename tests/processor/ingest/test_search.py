@@ -45,16 +45,16 @@ def lacking(first: int, last: int | None, read: Mapping[int, int], incarnation: 
     return SeqRange(incarnation, 1, first, last, horizon=Horizon(read))
 
 
-def read_as_shown(held: SeqRange) -> Mapping[int, int]:
+def as_shown(held: SeqRange) -> tuple[SeqRange, Mapping[int, int]]:
     assert held.horizon is not None
-    return held.horizon.read
+    return held, held.horizon.read
 
 
 def look(
     held: SeqRange, heard: set[int], knowledge: Knowledge, *, thorough: bool = False, everywhere: bool = False
 ) -> tuple[list[tuple[int, int | None, int]], list[Hidden]]:
     searches, hidden = searches_for(
-        "server-1", [held], read_as_shown, heard, knowledge, thorough=thorough, everywhere=everywhere
+        "server-1", [as_shown(held)], heard, knowledge, thorough=thorough, everywhere=everywhere
     )
     return [(s.partition, s.start, s.until) for s in searches], hidden
 
@@ -71,7 +71,7 @@ def test_where_nothing_is_known_to_lie_before_it_begins_at_the_log_s_start() -> 
 
 def test_what_an_emitter_said_before_it_departed_is_not_looked_at_and_hides_what_is_lacking() -> None:
     held, knowledge = lacking(1, 6, {0: 100}), known({0: 0}, first={0: (1, 1)})
-    searches, hidden = searches_for("server-1", [held], read_as_shown, {0}, knowledge, mark={0: 60, 1: 9})
+    searches, hidden = searches_for("server-1", [as_shown(held)], {0}, knowledge, mark={0: 60, 1: 9})
     (search,) = searches
     assert (search.start, search.until, hidden) == (60, 100, [])
     assert [search.covers(offset) for offset in (59, 60)] == [False, True]
@@ -81,16 +81,14 @@ def test_what_an_emitter_said_before_it_departed_is_not_looked_at_and_hides_what
 
 def test_where_all_of_a_stretch_lies_before_the_departure_nothing_is_searched() -> None:
     held, knowledge = lacking(1, 6, {0: 100}), known({0: 0}, first={0: (1, 1)})
-    searches, hidden = searches_for("server-1", [held], read_as_shown, {0}, knowledge, mark={0: 100})
+    searches, hidden = searches_for("server-1", [as_shown(held)], {0}, knowledge, mark={0: 100})
     assert (searches, verdicts(held, hidden)) == ([], [Verdict(1, 6, DEPARTED)])
 
 
 def test_a_departure_proves_nothing_where_the_emitter_was_never_heard_or_nothing_lacks_from_before() -> None:
     held = lacking(5, 6, {0: 100, 1: 50, 2: 30})
     knowledge = known({0: 0}, {0: 80}, {0: (1, 1)})
-    searches, hidden = searches_for(
-        "server-1", [held], read_as_shown, {0}, knowledge, mark={0: 60, 1: 40, 2: 30}
-    )
+    searches, hidden = searches_for("server-1", [as_shown(held)], {0}, knowledge, mark={0: 60, 1: 40, 2: 30})
     assert [(s.start, s.until, s.hidden()) for s in searches] == [(80, 100, []), (40, 50, [])]
     assert hidden == []
 
@@ -129,9 +127,7 @@ def test_ranges_of_one_stream_share_a_search_of_a_partition() -> None:
     knowledge = Knowledge(
         {0: 0}, lambda name, incarnation, seq, p: starts[seq], lambda name, p: (1, 1), lambda name, p: False
     )
-    searches, _ = searches_for(
-        "server-1", ranges, lambda held: held.horizon.read if held.horizon else {}, {0}, knowledge
-    )
+    searches, _ = searches_for("server-1", [as_shown(held) for held in ranges], {0}, knowledge)
     assert [(s.start, s.until) for s in searches] == [(20, 80)]
 
 
