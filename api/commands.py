@@ -22,7 +22,7 @@ from rich.markup import escape
 
 from api.checkpoints import checkpoints
 from api.client import DEFAULT_URL, Client
-from api.console import UserError, matches_table, no_nan, placements, stdout_console, streams_table
+from api.console import UserError, matches_table, no_nan, placements_report, stdout_console, streams_report
 from api.emit import emit
 from processor.offline import Config, environment_variable_of, flag_of
 from producer.errors import OperatorError
@@ -143,7 +143,7 @@ def lookup(
         if key:
             rank = make_kv_rank(world_size, 0, world_size, 0) if kv_rank is None else kv_rank
             keys = [_object_key(text, model_name, rank, object_group_id, cache_salt) for text in key]
-            out.print(placements(client.lookup(keys), out.width))
+            out.print(placements_report(client.lookup(keys), out.width))
             return
         assert tokens is not None
         ids = _read_tokens(tokens)
@@ -154,7 +154,7 @@ def lookup(
         answer = client.lookup_tokens(ids, model_name, world_size=world_size, cache_salt=cache_salt)
         if not answer.chunks:
             raise UserError(f"{len(ids)} tokens do not fill a chunk")
-        out.print(placements(answer.results, out.width))
+        out.print(placements_report(answer.results, out.width))
 
 
 def _object_key(text: str, model_name: str, kv_rank: int, group: int, cache_salt: str) -> ObjectKey:
@@ -191,7 +191,7 @@ def streams(
     with Client(url) as client:
         found = client.streams(gap=True if gap else None)
     if found:
-        out.print(streams_table(found))
+        out.print(streams_report(found, out.width))
     else:
         out.print("no stream lacks batches" if gap else "no emitter is known: none has sent an event yet")
 
@@ -207,7 +207,7 @@ def replay(
     """Search the log for an emitter's missing batches: for all that may still come, or for those named."""
     with Client(url) as client:
         stream = client.replay(instance_id, incarnation=incarnation, first=first, last=last)
-        out.print(streams_table([stream]))
+        out.print(streams_report([stream], out.width))
 
 
 @app.command("accept-loss")
@@ -221,7 +221,7 @@ def accept_loss(
     """Give up on an emitter's missing batches, by default on all of them."""
     with Client(url) as client:
         stream = client.accept_loss(instance_id, incarnation=incarnation, first=first, last=last)
-        out.print(streams_table([stream]))
+        out.print(streams_report([stream], out.width))
 
 
 @app.command()

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Collection, Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from datetime import datetime
 from typing import Final
 
@@ -24,8 +25,13 @@ from producer.errors import OperatorError
 
 SHORT_HASH: Final = 12
 """Digits of a hash on a terminal that has no room for all of them."""
+SHOWN_RANGES: Final = 8
+"""Ranges of batches that a terminal is shown of a stream, for each reason why it lacks them."""
+STREAM_COLUMNS: Final = (
+    "instance", "incarnation", "last seq", "gap", "missing", "lost", "record", "last event"
+)  # fmt: skip
 KEPT_TOGETHER: Final = {
-    "incarnation", "last seq", "record", "at", "was at",
+    "incarnation", "last seq", "record", "lacks", "at", "was at",
     "rank", "group", "tier", "bytes", "tokens", "accesses",
 }  # fmt: skip
 """Columns of short numbers, which make no others give way by much."""
@@ -49,6 +55,11 @@ def stdout_console() -> Console:
     return Console(width=None if sys.stdout.isatty() else UNBOUNDED_WIDTH)
 
 
+def counted(number: int, noun: str, plural: str = "") -> str:
+    """A number with its noun: `1 batch`, `2 batches`."""
+    return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
+
+
 def _width(table: Table) -> int:
     """Columns that a table takes if nothing in it is wrapped."""
     return Console(width=UNBOUNDED_WIDTH).measure(table).maximum
@@ -69,13 +80,15 @@ def _table(
     return table
 
 
-def _short_table(names: Sequence[str], rows: Sequence[Sequence[str]], kept: Collection[str]) -> Table:
+def _short_table(
+    names: Sequence[str], rows: Sequence[Sequence[str]], kept: Collection[str] = KEPT_TOGETHER
+) -> Table:
     """A table for a narrow terminal: columns that say nothing are left out, the others stand closer."""
     telling = [i for i in range(len(names)) if any(row[i] not in ("", "0") for row in rows)]
     return _table([names[i] for i in telling], [[row[i] for i in telling] for row in rows], kept=kept, gap=1)
 
 
-def placements(results: Sequence[LookedUp], width: int) -> RenderableType:
+def placements_report(results: Sequence[LookedUp], width: int) -> RenderableType:
     """A row a placement; where that does not fit into so many columns, in short."""
     table = placements_table(results)
     if _width(table) <= width:
@@ -111,38 +124,59 @@ def matches_table(matches: Sequence[BlendMatch], tokens: int) -> Group:
     """A row a match, where it lies in the query and where it was stored."""
     rows = [(str(match.cur_st), str(match.old_st), match.chunk_hash) for match in matches]
     table = _table(("at", "was at", "chunk"), rows)
-    return Group(f"{len(matches)} chunks found in {tokens} tokens", *([table] if matches else []))
-
-
-def streams_table(streams: Sequence[Stream]) -> Table:
-    """A row a stream; what it lacks is spelled out."""
-    rows: list[tuple[str, ...]] = []
-    for stream in streams:
-        record = "" if stream.partition is None else f"{stream.partition}:{stream.offset}"
-        gap = "[red]yes[/red]" if stream.gap_detected else "[green]no[/green]"
-        if stream.replay is not None:
-            gap += f" ({_progress(stream.replay)})"
-        lost = "\n".join(_lost(gone, stream.incarnation) for gone in stream.lost)
-        rows.append(
-            (
-                escape(stream.instance_id) + (" [red](conflict)[/red]" if stream.conflict else ""),
-                str(stream.incarnation),
-                str(stream.last_seq),
-                gap,
-                "\n".join(_span(first, last) for first, last in stream.missing),
-                lost,
-                record,
-                _time(stream.last_event_ts),
-            )
-        )
-    return _table(
-        ("instance", "incarnation", "last seq", "gap", "missing", "lost", "record", "last event"), rows
+    return Group(
+        f"{counted(len(matches), 'chunk')} found in {counted(tokens, 'token')}", *([table] if matches else [])
     )
+
+
+def streams_report(found: Sequence[Stream], width: int) -> RenderableType:
+    """A row a stream; on a terminal, what streams lack stands in a table of its own, and is cut to a few."""
+    if width == UNBOUNDED_WIDTH:
+        return streams_table(found)
+    lacking = [row for stream in found for row in _lacks(stream)]
+    table = _short_table(STREAM_COLUMNS, [_stream_row(stream, spell_out=False) for stream in found])
+    return Group(table, "", _table(("instance", "lacks", "batches"), lacking)) if lacking else table
+
+
+def streams_table(found: Sequence[Stream]) -> Table:
+    """A row a stream; what it lacks is spelled out."""
+    return _table(STREAM_COLUMNS, [_stream_row(stream, spell_out=True) for stream in found])
+
+
+def _stream_row(stream: Stream, *, spell_out: bool) -> tuple[str, ...]:
+    gap = "[red]yes[/red]" if stream.gap_detected else "[green]no[/green]"
+    if stream.replay is not None:
+        gap += f" ({_progress(stream.replay)})"
+    missing = [_span(first, last) for first, last in stream.missing] if spell_out else []
+    lost = [f"{_lost(gone, stream.incarnation)} ({gone.reason})" for gone in stream.lost if spell_out]
+    return (
+        escape(stream.instance_id) + (" [red](conflict)[/red]" if stream.conflict else ""),
+        str(stream.incarnation),
+        str(stream.last_seq),
+        gap,
+        "\n".join(missing),
+        "\n".join(lost),
+        "" if stream.partition is None else f"{stream.partition}:{stream.offset}",
+        _time(stream.last_event_ts),
+    )
+
+
+def _lacks(stream: Stream) -> Iterator[tuple[str, str, str]]:
+    """A row for what may still come, and one for each reason for which batches were given up."""
+    spans: dict[str, list[str]] = defaultdict(list)
+    for first, last in stream.missing:
+        spans["missing"].append(_span(first, last))
+    for gone in stream.lost:
+        spans[f"lost ({gone.reason})"].append(_lost(gone, stream.incarnation))
+    name = escape(stream.instance_id)
+    for what, ranges in spans.items():
+        more = f"\n… {len(ranges) - SHOWN_RANGES:,} more" if len(ranges) > SHOWN_RANGES else ""
+        yield name, what, ", ".join(ranges[:SHOWN_RANGES]) + more
 
 
 def _lost(gone: Lost, current: int) -> str:
     of = "" if gone.incarnation == current else f" of {gone.incarnation}"
-    return f"{_span(gone.first, gone.last)}{of} ({gone.reason})"
+    return f"{_span(gone.first, gone.last)}{of}"
 
 
 def _progress(replay: Replay) -> str:
