@@ -226,10 +226,13 @@ def _end_of(told: Future[ListOffsetsResultInfo]) -> Future[int]:
 
     def pass_on(answer: Future[ListOffsetsResultInfo]) -> None:
         failure = answer.exception()
-        if failure is None:
-            end.set_result(answer.result().offset)
-        else:
+        if failure is not None:
             end.set_exception(failure)
+        elif answer.result().offset < 0:
+            # So the client says that the leader of a partition has not answered, and calls that no failure.
+            end.set_exception(KafkaException(KafkaError(KafkaError._TIMED_OUT, "no answer from the leader")))
+        else:
+            end.set_result(answer.result().offset)
 
     told.add_done_callback(pass_on)
     return end

@@ -10,7 +10,7 @@ import pytest
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
-from deploy.broker import create_topic, delete_topic
+from deploy.broker import create_topic, delete_topic, make_broker
 from processor.ingest.kafka_settings import KafkaSettings
 from processor.ingest.kafka_topic import LogId, TopicError, TopicInspector
 from tests.brokers import RunningBroker
@@ -138,3 +138,17 @@ def test_a_short_retention_is_warned_of_once_and_an_endless_one_is_not_short(
         asking.check(TIMEOUT)
         asking.check(TIMEOUT)
     assert len([r for r in caplog.records if "less than the repair window" in r.getMessage()]) == warnings
+
+
+def test_a_leader_that_hangs_has_not_told_where_a_partition_ends() -> None:
+    with make_broker("embedded") as broker:
+        create_topic(broker.bootstrap, "events")
+        inspector = TopicInspector(KafkaSettings(broker.bootstrap, "events"))
+        try:
+            assert inspector.request_ends([0], TIMEOUT)[0].result(TIMEOUT) == 0
+            broker.pause()
+            with pytest.raises(KafkaException, match="no answer from the leader"):
+                inspector.request_ends([0], 1.0)[0].result(TIMEOUT)
+        finally:
+            broker.resume()
+            inspector.close()
