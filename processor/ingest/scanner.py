@@ -122,11 +122,12 @@ class Scanner:
         Raises:
             KafkaException, TopicError: the log cannot be read at present; `fail` must follow.
         """
-        finished = self._begin()
-        if self._running:
-            finished += self._read_on()
-        self.counters.scans += len(finished)
-        return finished
+        empty = self._begin()
+        ended = self._read_on() if self._running else []
+        self.counters.scans += len(empty) + len(ended)
+        if ended:
+            self._assign()
+        return empty + ended
 
     def fail(self) -> None:
         """Give up all scans; whoever asked for them asks again."""
@@ -170,10 +171,7 @@ class Scanner:
         message = self._consumer.poll(POLL_TIMEOUT)
         messages = [] if message is None else [message]
         messages += self._consumer.consume(self._drain.size(), timeout=0)
-        ended = [scan for each in messages for scan in self._take(each)]
-        if ended:
-            self._assign()
-        return ended
+        return [scan for each in messages for scan in self._take(each)]
 
     def _note_cuts(self, scan: Scan, low: int) -> None:
         for search in scan.searches:

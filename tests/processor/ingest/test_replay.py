@@ -81,9 +81,9 @@ def test_what_was_not_read_live_is_found_in_the_log_by_itself(
     wait_for_repair(reader)
     assert reader.recorder.seqs == [11, *range(1, 11)]
     assert all(admission.repaired for admission in reader.recorder.admissions[1:])
+    wait_for(lambda: reader.stream().replay is None, what="the end of the replay")
     counters = replayed(reader)
     assert (counters.scans, counters.records) == (1, {"offered": 10, "skipped": 10, "undecodable": 0})
-    wait_for(lambda: reader.stream().replay is None, what="the end of the replay")
 
 
 def test_what_an_emitter_said_before_it_was_taken_for_departed_is_lost_as_that_until_it_registers(
