@@ -16,7 +16,7 @@ from processor.offline import FolderRefused, Inspected, inspect_checkpoints
 
 SHOWN_STREAMS: Final = 10
 
-checkpoints = typer.Typer(help="Checkpoints on disk.", no_args_is_help=True)
+checkpoints = typer.Typer(help="Checkpoints on disk.", no_args_is_help=True, rich_markup_mode=None)
 
 
 @checkpoints.callback()

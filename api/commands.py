@@ -23,18 +23,24 @@ from rich.markup import escape
 from api.checkpoints import checkpoints
 from api.client import DEFAULT_URL, Client
 from api.console import UserError, matches_table, no_nan, placements_report, stdout_console, streams_report
+from api.demo import REQUESTS, SECONDS
+from api.demo import run as run_demo
 from api.emit import emit
 from processor.offline import Config, environment_variable_of, flag_of
 from producer.errors import OperatorError
 from producer.events import ObjectKey
 
 MAX_PORT: Final = 65535
+HELP_WIDTH: Final = 120
+"""Columns of a help text on a wide terminal."""
 
 app = typer.Typer(
     name="blendstream",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # whose tables cut the names of options and variables
+    context_settings={"max_content_width": HELP_WIDTH},
 )
 app.add_typer(checkpoints, name="checkpoint")
 out = stdout_console()
@@ -258,20 +264,24 @@ def broker(
 def demo(
     broker: Annotated[str, typer.Option(help="embedded, kafka or docker.")] = "embedded",
     trace: Annotated[Path | None, typer.Option(help="Replay this block trace in place of documents.")] = None,
-    requests: Annotated[int | None, typer.Option(help="Prompts to serve.", min=1)] = None,
+    requests: Annotated[int, typer.Option(help="Prompts to serve at most.", min=1)] = REQUESTS,
     seconds: Annotated[
-        float | None,
+        float,
         typer.Option(
-            help="Stop serving prompts after this many seconds.", min=0.1, max=86_400, callback=no_nan
+            help="Begin no further round of prompts after this many seconds.",
+            min=0.1,
+            max=86_400,
+            callback=no_nan,
         ),
-    ] = None,
+    ] = SECONDS,
     plain: Annotated[bool, typer.Option("--plain", help="Lines of text in place of the live view.")] = False,
 ) -> None:
     """Watch a fleet's cache events flow through a broker into answers, each checked by brute force."""
     if trace is not None and not trace.is_file():
         raise UserError(f"no such trace file: {trace}")
-    from api.demo import run as run_demo
+    raise typer.Exit(run_demo(broker, trace, requests=requests, seconds=seconds, plain=plain))
 
-    chosen: dict[str, Any] = {"requests": requests, "seconds": seconds}
-    given = {name: value for name, value in chosen.items() if value is not None}
-    raise typer.Exit(run_demo(broker, trace, plain=plain, **given))
+
+for _command in app.registered_commands:
+    # In whole: what click derives by itself is cut off.
+    _command.short_help = inspect.getdoc(_command.callback)

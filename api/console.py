@@ -43,9 +43,9 @@ class UserError(OperatorError):
     """Something the user asked for cannot be done; the message says what to do about it."""
 
 
-def no_nan(value: float | None) -> float | None:
+def no_nan(value: float) -> float:
     """What an option with bounds was given; for click, a number that is none lies within any."""
-    if value is not None and math.isnan(value):
+    if math.isnan(value):
         raise BadParameter("nan is no number.")
     return value
 

@@ -39,7 +39,9 @@ def emit(
     kafka_bootstrap_servers: Annotated[
         str, typer.Option(envvar="BLENDSTREAM_KAFKA_BOOTSTRAP_SERVERS", help="Produce to these brokers.")
     ] = "",
-    kafka_topic: Annotated[str, typer.Option(envvar="BLENDSTREAM_KAFKA_TOPIC")] = "lmcache-cache-events",
+    kafka_topic: Annotated[
+        str, typer.Option(envvar="BLENDSTREAM_KAFKA_TOPIC", help="Topic to produce to.")
+    ] = "lmcache-cache-events",
     kafka_config: Annotated[
         Path | None, typer.Option(envvar="BLENDSTREAM_KAFKA_CONFIG", help="Properties file for librdkafka.")
     ] = None,

@@ -57,21 +57,29 @@ class Config:
     enable_push: bool = _setting(False, "Take POST /events beside Kafka as well.")
     kafka_bootstrap_servers: str = _setting("", "Kafka brokers, host:port, separated by commas.")
     kafka_topic: str = _setting("lmcache-cache-events", "Topic that carries the cache events.")
-    kafka_group_id: str = _setting("blendstream", "Consumer group that lag tools know this processor by.")
+    kafka_group_id: str = _setting(
+        "blendstream", "Consumer group that lag tools know this processor by; each replica needs its own."
+    )
     kafka_config: str = _setting("", "Properties file of further librdkafka settings (TLS, SASL, ...).")
     kafka_dead_letter_topic: str = _setting("", "Topic that records which cannot be decoded are copied to.")
-    repair_window: float = _setting(3600.0, "How long a lost batch may still turn up and repair its gap.")
-    clock_skew: float = _setting(60.0, "How far the clocks of the cache servers may lie apart.")
-    max_lag: float = _setting(10.0, "Ready only if no more than this behind the end of the topic.")
-    instance_timeout: float = _setting(30.0, "A registered server not heard from for this long is given up.")
-    health_check_interval: float = _setting(10.0, "Time from one look for such servers to the next; 0: none.")
+    repair_window: float = _setting(
+        3600.0, "Seconds for which a lost batch may still turn up and repair its gap."
+    )
+    clock_skew: float = _setting(60.0, "Seconds by which the clocks of the cache servers may lie apart.")
+    max_lag: float = _setting(10.0, "Ready only if no more than so many seconds behind the end of the topic.")
+    instance_timeout: float = _setting(
+        30.0, "Seconds after which a registered server that is not heard from is given up."
+    )
+    health_check_interval: float = _setting(
+        10.0, "Seconds from one look for such servers to the next; 0: none."
+    )
     checkpoint_path: str = _setting(
         "", "Folder that keeps the state across restarts; without it, none is kept."
     )
     checkpoint_interval: float = _setting(
-        60.0, "Time from one checkpoint to the next; 0 for none by the clock."
+        60.0, "Seconds from one checkpoint to the next; 0 for none by the clock."
     )
-    timeout_keep_alive: int = _setting(10, "How long an idle HTTP connection is kept.")
+    timeout_keep_alive: int = _setting(10, "Seconds for which an idle HTTP connection is kept.")
     disable_metrics: bool = _setting(False, "Answer 404 on /metrics.")
     log_level: str = _setting("info", "debug, info, warning or error.")
 

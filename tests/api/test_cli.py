@@ -172,14 +172,35 @@ def test_a_command_line_that_makes_no_sense_ends_with_status_2(blendstream: Blen
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.parametrize("width", ["80", "200"])
 def test_every_setting_is_an_option_with_an_environment_variable(
-    blendstream: Blendstream, monkeypatch: pytest.MonkeyPatch
+    blendstream: Blendstream, monkeypatch: pytest.MonkeyPatch, width: str
 ) -> None:
-    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setenv("COLUMNS", width)
     shown = blendstream("serve", "--help").stdout
     for setting in fields(Config):
         assert flag_of(setting.name) in shown
         assert environment_variable_of(setting.name) in shown
+
+
+def test_every_setting_that_is_a_time_says_in_what_it_is_counted() -> None:
+    times = [setting for setting in fields(Config) if setting.type == "float"]
+    assert len(times) == 6
+    for setting in [*times, Config.__dataclass_fields__["timeout_keep_alive"]]:
+        assert "seconds" in setting.metadata["help"].lower(), setting.name
+
+
+def test_the_help_of_the_demo_has_its_defaults(blendstream: Blendstream) -> None:
+    shown = blendstream("demo", "--help").stdout
+    assert "default: 400" in shown
+    assert "default: 20.0" in shown
+
+
+def test_the_list_of_commands_is_not_cut_off(
+    blendstream: Blendstream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert "..." not in blendstream("--help").stdout.partition("Commands:")[2]
 
 
 def test_the_environment_is_read_and_a_bad_value_in_it_refused(
