@@ -8,9 +8,14 @@ from typing import Final
 
 import pytest
 
+from producer.wire import decode_batch
+
 ROOT: Final = Path(__file__).parents[1]
 PAGES: Final = sorted((ROOT / "docs").glob("*.md"))
 LINK: Final = re.compile(r"\]\((?!https?:|#)([^)#]+)")
+
+
+BATCH: Final = re.compile(r'^\{"instance_id".*\}$', re.MULTILINE)
 
 
 def links_of(page: Path) -> set[Path]:
@@ -30,3 +35,8 @@ def test_every_page_can_be_reached_from_the_readme() -> None:
         reached.add(page)
         ahead |= {target for target in links_of(page) if target.suffix == ".md"} - reached
     assert [page.name for page in PAGES if page not in reached] == []
+
+
+def test_the_batches_that_a_page_tells_to_emit_make_the_gap_that_it_shows() -> None:
+    lines = BATCH.findall((ROOT / "docs" / "emitter.md").read_text())
+    assert [decode_batch(line.encode()).seq for line in lines] == [1, 3, 2]
