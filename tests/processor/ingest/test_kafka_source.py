@@ -13,7 +13,7 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions
 
 from deploy.broker import create_topic, delete_topic, make_broker
-from processor.ingest import kafka_source
+from processor.ingest import log_reader
 from processor.ingest.decode import Decoder
 from processor.ingest.kafka_settings import KafkaSettings
 from processor.ingest.kafka_source import KafkaEventSource
@@ -228,7 +228,7 @@ def test_a_record_that_cannot_be_decoded_shows_as_a_gap(
 def test_partitions_added_later_are_read_from_their_start(
     kafka_broker: RunningBroker, topic: str, read: Callable[..., Reader], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kafka_source, "REFRESH_INTERVAL", 0.2)
+    monkeypatch.setattr(log_reader, "REFRESH_INTERVAL", 0.2)
     send(kafka_broker, topic, records([1, 2]))
     reader = read(kafka_broker.bootstrap, topic)
     reader.wait_for_end(2)
@@ -271,7 +271,7 @@ def test_a_position_that_the_log_has_dropped_shows_as_a_lost_range_and_reading_g
 def test_a_topic_made_anew_is_read_from_its_start(
     kafka_broker: RunningBroker, topic: str, read: Callable[..., Reader], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kafka_source, "REFRESH_INTERVAL", 0.2)
+    monkeypatch.setattr(log_reader, "REFRESH_INTERVAL", 0.2)
     send(kafka_broker, topic, records(range(1, 11)))
     reader = read(kafka_broker.bootstrap, topic)
     reader.wait_for_end(10)

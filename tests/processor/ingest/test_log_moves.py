@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from deploy.broker import create_topic, delete_topic, make_broker
-from processor.ingest import kafka_source
+from processor.ingest import log_reader
 from processor.ingest.ranges import LossReason
 from processor.ingest.stream import LostRange
 from tests.brokers import RunningBroker
@@ -81,7 +81,7 @@ def test_a_topic_made_anew_while_nobody_read_is_told_by_its_id_though_the_positi
 def test_a_topic_made_anew_under_a_reader_is_read_from_its_start(
     kafka_broker: RunningBroker, topic: str, read: Read, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kafka_source, "REFRESH_INTERVAL", 0.2)
+    monkeypatch.setattr(log_reader, "REFRESH_INTERVAL", 0.2)
     send(kafka_broker, topic, records([1, 2]))
     reader = read(kafka_broker.bootstrap, topic)
     reader.wait_for_end(2)
@@ -114,8 +114,8 @@ def test_a_departure_s_mark_means_nothing_in_another_log(
 def test_a_departure_s_mark_goes_once_the_log_was_cut_behind_it(
     kafka_broker: RunningBroker, topic: str, read: Read, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kafka_source, "REFRESH_INTERVAL", 0.1)
-    monkeypatch.setattr(kafka_source, "MARKS_INTERVAL", 0.0)
+    monkeypatch.setattr(log_reader, "REFRESH_INTERVAL", 0.1)
+    monkeypatch.setattr(log_reader, "MARKS_INTERVAL", 0.0)
     send(kafka_broker, topic, records(range(1, 6)))
     reader = read(kafka_broker.bootstrap, topic)
     reader.wait_for_end(5)
@@ -144,7 +144,7 @@ def test_another_cluster_under_the_same_address_is_read_from_its_start(
         new = RunningBroker(broker.bootstrap, "kafka")
         create_topic(new.bootstrap, "events")
         send(new, "events", records([6, 9, 10, 11, 12]))
-        with caplog.at_level(logging.WARNING, "processor.ingest.kafka_source"):
+        with caplog.at_level(logging.WARNING, "processor.ingest.log_reader"):
             second = read(new.bootstrap, "events", restored=first)
             wait_for(lambda: second.stream().last_seq == 12, 30, "the other cluster's records")
         assert second.recorder.seqs == [6, 9, 10, 11, 12]

@@ -13,7 +13,7 @@ from confluent_kafka.admin import AdminClient, NewPartitions
 
 from deploy.broker import create_topic, make_broker
 from processor.batch import Admission, EventBatch
-from processor.ingest import kafka_source
+from processor.ingest import log_reader
 from processor.ingest.decode import DecodeError, Decoder
 from processor.ingest.ranges import LossReason, SeqRange
 from processor.ingest.repairs import Gap
@@ -191,7 +191,7 @@ def test_a_stream_split_over_partitions_is_searched_on_both(
 def test_partitions_added_while_a_stream_runs_leave_it_whole(
     kafka_broker: RunningBroker, topic: str, read: Read, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kafka_source, "REFRESH_INTERVAL", 0.2)
+    monkeypatch.setattr(log_reader, "REFRESH_INTERVAL", 0.2)
     send(kafka_broker, topic, records(range(1, 11)))
     reader = read(kafka_broker.bootstrap, topic)
     reader.wait_for_end(10)
