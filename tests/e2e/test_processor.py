@@ -207,7 +207,7 @@ def test_a_trace_is_emitted_as_it_was_recorded(tmp_path: Path) -> None:
             *("lookup", str(tokens), "--blend", "--model-name", "synthetic", "--world-size", "2"),
             *("--url", client.url),
         )
-        assert "4 chunks found in 1024 tokens" in shown.stdout
+        assert "4 chunks found in 1,024 tokens" in shown.stdout
 
 
 def test_a_server_listens_on_a_unix_socket_and_takes_over_a_stale_one(tmp_path: Path) -> None:
