@@ -48,3 +48,11 @@ def checkpoint_warnings(status: CheckpointStatus | None) -> list[str]:
         return [f"no checkpoint could be written yet: {status.failure}"]
     moment = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(status.newest))
     return [f"no checkpoint since {moment}: {status.failure}"]
+
+
+def told_range(incarnation: int | None, first: int | None, last: int | None) -> str:
+    """Which batches an operator named; what is None narrows nothing."""
+    if incarnation is None and first is None and last is None:
+        return "all that is lacking and may still come"
+    batches = f"{first or 1} to {last}" if last is not None else f"from {first or 1} on"
+    return f"batches {batches}" + (f" of incarnation {incarnation}" if incarnation is not None else "")

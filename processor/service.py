@@ -42,7 +42,7 @@ from processor.membership import Membership
 from processor.meters import BlendMeter, Meter
 from processor.metrics import Scrape, make_registry, render
 from processor.phase import STARTING, Lifecycle, Phase, StartAbandoned
-from processor.readiness import behind, checkpoint_warnings, state_warnings
+from processor.readiness import behind, checkpoint_warnings, state_warnings, told_range
 from processor.state.capacity import CapacityRegistry
 from processor.state.directory import DirectoryStats, KeyDirectory, KeyInfo, Match, default_max_chunks
 from processor.state.registry import Instance
@@ -135,7 +135,7 @@ class Service:
         self._moving = threading.Lock()
         # A checkpoint that fails is logged where it does.
         self._housekeeper = Housekeeper(
-            self._gate, self._membership, self._sources, self._state_warnings,
+            self._gate, self._membership, self._sources, self.not_ready, self._state_warnings,
             clock=clock, clock_skew=config.clock_skew,
         )  # fmt: skip
         self._registry = make_registry(self._scrape)
@@ -251,8 +251,9 @@ class Service:
         Raises:
             UnknownStream: nothing is known of the instance.
         """
-        logger.info("loss accepted for %s (incarnation %s, %s to %s)", instance_id, incarnation, first, last)
-        return self._gate.accept_loss(instance_id, incarnation, first, last)
+        status = self._gate.accept_loss(instance_id, incarnation, first, last)
+        logger.info("of %r is given up: %s", instance_id, told_range(incarnation, first, last))
+        return status
 
     def replay(
         self, instance_id: str, incarnation: int | None, first: int | None, last: int | None
@@ -267,9 +268,7 @@ class Service:
             self.stream(instance_id)
             raise NoLog("cache events come by POST /events: there is no log to search")
         self._kafka.replay(instance_id, incarnation, first, last)
-        logger.info(
-            "replay of %s asked for (incarnation %s, %s to %s)", instance_id, incarnation, first, last
-        )
+        logger.info("of %r is searched for: %s", instance_id, told_range(incarnation, first, last))
         return self.stream(instance_id)
 
     def reset(self, instance_id: str) -> None:
@@ -279,7 +278,7 @@ class Service:
             UnknownStream: nothing is known of the instance.
         """
         self._gate.reset(instance_id)
-        logger.info("stream of %s reset", instance_id)
+        logger.info("the stream of %r begins afresh", instance_id)
 
     def register(
         self,

@@ -117,7 +117,10 @@ class Checkpointer:
                 future.set_exception(failure)
             return
         self._counts = Counts(report, self._counts.successes + 1, self._counts.failures)
-        logger.debug("checkpoint %d is on disk: %s", report.number, report)
+        logger.info(
+            "checkpoint %d is on disk: %.1f MB, %.1f of them new, in %.2f s",
+            report.number, report.bytes / 1e6, report.written / 1e6, report.duration,
+        )  # fmt: skip
         try:
             self._on_durable(captured)
         except Exception:

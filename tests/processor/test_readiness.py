@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 import re
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from processor.housekeeping import Housekeeper
 from processor.ingest.source import PartitionStatus, ReplayCapability, SourceStatus
+from processor.readiness import told_range
 from processor.service import CheckpointError, Config, Service
 from tests.producer.disk import files_limited_to
 
@@ -75,11 +79,58 @@ def test_further_behind_it_is_not_and_says_how_far(service: Service, source: Sta
 
 
 def test_a_lag_that_is_not_known_is_not_taken_for_none(service: Service, source: StandIn) -> None:
-    source.lag = source.end = None
+    assert (scraped(service)("consumer_lag"), scraped(service)("log_end")) == (4, 7)
+    # The end that the broker told before it went away is nothing to go by.
+    source.lag = None
     (reason,) = service.not_ready()
     assert "not known yet" in reason
     shown = scraped(service)
     assert (shown("ready"), shown("consumer_lag_seconds"), shown("consumer_lag")) == (0, None, None)
+    assert (shown("consumer_position"), shown("log_end")) == (3, None)
+
+
+def test_that_it_is_ready_and_is_not_any_more_is_logged_and_no_flapping(
+    service: Service, source: StandIn, caplog: pytest.LogCaptureFixture
+) -> None:
+    def lines(wording: str) -> list[str]:
+        return [record.getMessage() for record in caplog.records if record.getMessage().startswith(wording)]
+
+    with caplog.at_level(logging.INFO, "processor.housekeeping"):
+        keep = Housekeeper(
+            service._gate,
+            service._membership,
+            [source],
+            service.not_ready,
+            list,
+            clock=time.time,
+            clock_skew=0.0,
+        )._keep_house
+        keep()
+        assert len(lines("ready: ")) == 1
+        source.trouble = "no broker can be reached"
+        keep()
+        assert lines("not ready any more: ") == ["not ready any more: stand-in: no broker can be reached"]
+        source.trouble = None
+        keep()
+        assert len(lines("ready: ")) == 2
+        source.trouble = "no broker can be reached"
+        keep()
+        source.trouble = None
+        keep()
+        assert (len(lines("ready: ")), len(lines("not ready any more: "))) == (2, 1)
+
+
+@pytest.mark.parametrize(
+    ("named", "told"),
+    [
+        ((None, None, None), "all that is lacking and may still come"),
+        ((3, None, None), "batches from 1 on of incarnation 3"),
+        ((None, 5, 9), "batches 5 to 9"),
+        ((None, None, 9), "batches 1 to 9"),
+    ],
+)
+def test_what_an_operator_named_is_told(named: tuple[int | None, int | None, int | None], told: str) -> None:
+    assert told_range(*named) == told
 
 
 def test_trouble_with_the_source_is_told_in_its_own_words(service: Service, source: StandIn) -> None:
