@@ -57,7 +57,7 @@ TABLE: Final[dict[str, Kind]] = {
     "consumer_failures_total": Kind("counter", "Batches and fences a consumer failed at.", ("consumer",)),
     "dead_letters_lost_total": Kind("counter", "Undecodable records whose copy the topic did not take."),
     "fences_total": Kind("counter", "Times that an instance's memory was declared gone."),
-    "consumer_lag": Kind("gauge", "Records of the partition that are still to be read.", ("partition",)),
+    "consumer_lag": Kind("gauge", "Records of it still to be read; absent while unknown.", ("partition",)),
     "consumer_position": Kind("gauge", "Next offset to be read of the partition.", ("partition",)),
     "log_end": Kind("gauge", "Offset that the partition's next record will get.", ("partition",)),
     "consumer_lag_seconds": Kind("gauge", "Age of the oldest record still to be read; absent while unknown."),
@@ -271,9 +271,13 @@ def _ingest_metrics(taken: Scrape) -> Iterator[Metric]:
 
 def _source_metrics(sources: list[SourceStatus]) -> Iterator[Metric]:
     partitions = [partition for source in sources for partition in source.partitions]
-    yield _labelled("consumer_lag", (((str(p.partition),), p.lag) for p in partitions if p.lag is not None))
+    # While the broker is away its last words say nothing: a lag of 0 would look as if all were well.
+    heard = [
+        partition for source in sources if source.lag_seconds is not None for partition in source.partitions
+    ]
+    yield _labelled("consumer_lag", (((str(p.partition),), p.lag) for p in heard if p.lag is not None))
     yield _labelled("consumer_position", (((str(p.partition),), p.position) for p in partitions))
-    yield _labelled("log_end", (((str(p.partition),), p.end) for p in partitions if p.end is not None))
+    yield _labelled("log_end", (((str(p.partition),), p.end) for p in heard if p.end is not None))
     replays = [source.replay for source in sources if source.replay is not None]
     states = [((state,), count) for replay in replays for state, count in replay.states.items()]
     yield _labelled("replay_streams", states)
