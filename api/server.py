@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import gc
 import signal
 import socket
@@ -34,6 +35,14 @@ GRACE: Final = 3
 SWITCH_INTERVAL: Final = 0.001
 """Seconds after which a thread in Python code must let another in; five times shorter than Python's own,
 since the event loop shares the interpreter with the thread that reads Kafka."""
+
+
+ADVICE: Final = {
+    errno.EADDRINUSE: "; --port chooses another port",
+    errno.EACCES: "; --port chooses another port",
+    errno.EADDRNOTAVAIL: "; --host takes an address of this machine",
+}
+"""What to do when a port cannot be listened on, by why."""
 
 
 class AddressError(OperatorError):
@@ -63,7 +72,7 @@ def _bind_port(host: str, port: int) -> socket.socket:
     except OSError as error:
         listener.close()
         raise AddressError(
-            f"cannot listen on {host}:{port}: {error.strerror}; --port chooses another port"
+            f"cannot listen on {host}:{port}: {error.strerror}{ADVICE.get(error.errno or 0, '')}"
         ) from None
     return listener
 

@@ -23,6 +23,8 @@ from api.demo.tokenizer import VOCABULARY
 from api.demo.workload import LLAMA, Request, Tokens, Workload, assemble, plan_fleet
 
 BLOCK_TOKENS: Final = 512
+MEMBERS: Final = ("timestamp", "input_length", "hash_ids")
+"""What a request of a trace must have."""
 
 _FLEET: Final = tuple((f"server-{letter}", LLAMA) for letter in "abcd")
 
@@ -42,11 +44,13 @@ def read_trace(path: Path, count: int) -> Workload:
     blocks: dict[int, Tokens] = {}
     requests: list[Request] = []
     for number, (line, row) in zip(range(count), _rows(path), strict=False):
+        if lacking := [name for name in MEMBERS if name not in row]:
+            raise TraceError(f"{path}, line {line}: not a request of a block trace: it has no {lacking[0]!r}")
         try:
             at, length = float(row["timestamp"]) / 1000, int(row["input_length"])
             ids = [int(block_id) for block_id in row["hash_ids"]]
-        except (KeyError, TypeError, ValueError) as error:
-            raise TraceError(f"{path}, line {line}: not a request of a block trace: {error!r}") from None
+        except (TypeError, ValueError) as error:
+            raise TraceError(f"{path}, line {line}: not a request of a block trace: {error}") from None
         if not 0 < length <= len(ids) * BLOCK_TOKENS:
             raise TraceError(f"{path}, line {line}: input_length {length} does not fit {len(ids)} blocks")
         for block_id in ids:

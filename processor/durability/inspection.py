@@ -12,7 +12,7 @@ from typing import Any
 
 import orjson
 
-from processor.durability.errors import CheckpointDamaged, CheckpointMismatch
+from processor.durability.errors import CheckpointDamaged, CheckpointMismatch, FolderRefused
 from processor.durability.files import check_file
 from processor.durability.folder import CheckpointFolder
 from processor.durability.manifest import MANIFEST, File, Manifest, read_document, read_manifest
@@ -38,13 +38,17 @@ def inspect(path: Path) -> list[Inspected]:
     """Look at every checkpoint in a folder, the current one first, or at the one that `path` itself is.
 
     Raises:
-        FolderRefused: the path is something else.
+        FolderRefused: the path is a file, or cannot be read.
     """
     if (path / MANIFEST).is_file():
         return [_look(path)]
+    if path.exists() and not path.is_dir():
+        raise FolderRefused(f"{path} is a file, and checkpoints are a folder")
     folder = CheckpointFolder(path)
-    folder.check()
-    return [_look(folder.checkpoint(number)) for number in folder.numbers()]
+    try:
+        return [_look(folder.checkpoint(number)) for number in folder.numbers()]
+    except OSError as error:
+        raise FolderRefused(f"cannot read {path}: {error.strerror}") from None
 
 
 def _look(path: Path) -> Inspected:

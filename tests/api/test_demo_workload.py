@@ -201,7 +201,10 @@ def test_a_trace_is_read_no_further_than_asked(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        ({"timestamp": 0, "input_length": 10}, "line 1: not a request of a block trace: KeyError"),
+        (
+            {"timestamp": 0, "input_length": 10},
+            "line 1: not a request of a block trace: it has no 'hash_ids'",
+        ),
         ({"timestamp": 0, "input_length": 513, "hash_ids": [1]}, "input_length 513 does not fit 1 blocks"),
         ({"timestamp": 0, "input_length": 0, "hash_ids": [1]}, "input_length 0 does not fit"),
         ({"timestamp": 0, "input_length": 10, "hash_ids": "x"}, "line 1: not a request"),
