@@ -230,7 +230,7 @@ class CacheEventEmitter:
         return self._sink.flush(timeout)
 
     def close(self) -> None:
-        """Hand over what was noted, wait a few seconds for delivery, and close the sink."""
+        """Hand over what was noted and close the sink, which delivers what it can within seconds."""
         if self._closing.is_set():
             return
         self._log.close()
@@ -241,8 +241,7 @@ class CacheEventEmitter:
             logger.warning("the sink of %r still holds up a batch, leaving it behind", self._instance_id)
             return
         try:
-            if not self.flush():
-                logger.warning("the sink of %r is closed with batches undelivered", self._instance_id)
+            self._publish()
             self._sink.close()
         except Exception as error:
             logger.warning("the sink of %r does not close: %s", self._instance_id, error)
