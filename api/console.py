@@ -65,13 +65,14 @@ def _width(table: Table) -> int:
     return Console(width=UNBOUNDED_WIDTH).measure(table).maximum
 
 
-def _table(
+def plain_table(
     names: Sequence[str],
     rows: Iterable[Sequence[str]],
     *,
     kept: Collection[str] = KEPT_TOGETHER,
     gap: int = 2,
 ) -> Table:
+    """A table as all answers have it; columns of the names in `kept` are not wrapped."""
     table = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, gap - 1, 0, 0))
     for name in names:
         table.add_column(name, overflow="fold", no_wrap=name in kept)
@@ -85,7 +86,9 @@ def _short_table(
 ) -> Table:
     """A table for a narrow terminal: columns that say nothing are left out, the others stand closer."""
     telling = [i for i in range(len(names)) if any(row[i] not in ("", "0") for row in rows)]
-    return _table([names[i] for i in telling], [[row[i] for i in telling] for row in rows], kept=kept, gap=1)
+    return plain_table(
+        [names[i] for i in telling], [[row[i] for i in telling] for row in rows], kept=kept, gap=1
+    )
 
 
 def placements_report(results: Sequence[LookedUp], width: int) -> RenderableType:
@@ -113,7 +116,9 @@ def placements_table(results: Sequence[LookedUp], digits: int | None = None) -> 
         for place in result.placements:
             owner = escape(place.instance_id) + (" (shared)" if place.shared else "")
             rows.append((*head, place.tier, owner, escape(place.backend), f"{place.size_bytes:,}", *tail))
-    return _table(names, rows) if digits is None else _short_table(names, rows, KEPT_TOGETHER | {"chunk"})
+    return (
+        plain_table(names, rows) if digits is None else _short_table(names, rows, KEPT_TOGETHER | {"chunk"})
+    )
 
 
 def _hash(digest: str, digits: int | None) -> str:
@@ -123,7 +128,7 @@ def _hash(digest: str, digits: int | None) -> str:
 def matches_table(matches: Sequence[BlendMatch], tokens: int) -> Group:
     """A row a match, where it lies in the query and where it was stored."""
     rows = [(str(match.cur_st), str(match.old_st), match.chunk_hash) for match in matches]
-    table = _table(("at", "was at", "chunk"), rows)
+    table = plain_table(("at", "was at", "chunk"), rows)
     return Group(
         f"{counted(len(matches), 'chunk')} found in {counted(tokens, 'token')}", *([table] if matches else [])
     )
@@ -135,12 +140,12 @@ def streams_report(found: Sequence[Stream], width: int) -> RenderableType:
         return streams_table(found)
     lacking = [row for stream in found for row in _lacks(stream)]
     table = _short_table(STREAM_COLUMNS, [_stream_row(stream, spell_out=False) for stream in found])
-    return Group(table, "", _table(("instance", "lacks", "batches"), lacking)) if lacking else table
+    return Group(table, "", plain_table(("instance", "lacks", "batches"), lacking)) if lacking else table
 
 
 def streams_table(found: Sequence[Stream]) -> Table:
     """A row a stream; what it lacks is spelled out."""
-    return _table(STREAM_COLUMNS, [_stream_row(stream, spell_out=True) for stream in found])
+    return plain_table(STREAM_COLUMNS, [_stream_row(stream, spell_out=True) for stream in found])
 
 
 def _stream_row(stream: Stream, *, spell_out: bool) -> tuple[str, ...]:

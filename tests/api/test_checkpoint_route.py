@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from api.checkpoints import kafka_rows
 from api.cli import main
 from processor.config import Config
 from processor.durability.errors import CheckpointMismatch, FolderRefused
@@ -156,7 +157,28 @@ def test_inspecting_shows_what_is_in_a_checkpoint(
     (tmp_path / "checkpoint-1" / "tokens.0000.npy").unlink()
     status, shown = inspect(tmp_path / "checkpoint-1")
     assert status == 1
-    assert "tokens.0000.npy: No such file" in shown
+    assert "there is no file tokens.0000.npy" in shown
+
+
+def test_inspecting_tells_the_current_checkpoint_from_the_one_before(
+    tmp_path: Path, inspect: Callable[[Path], tuple[int, str]]
+) -> None:
+    with serving(checkpoint_path=str(tmp_path)) as server:
+        server.client.checkpoint()
+        server.client.checkpoint()
+        status, shown = inspect(tmp_path)
+        assert status == 0
+        heads = [line.split()[0] for line in shown.splitlines() if str(tmp_path) in line]
+        assert heads == ["current", "before"]
+        assert inspect(tmp_path / "checkpoint-1")[1].startswith("checkpoint ")
+
+
+def test_inspecting_names_what_is_not_known_of_kafka() -> None:
+    kafka = {"cluster_id": "", "topic_id": "", "positions": {"0": 1234}}
+    assert dict(kafka_rows({"kafka": kafka})) == {
+        "Kafka": "cluster unknown, topic id unknown",
+        "positions": "0: 1,234",
+    }
 
 
 def test_inspecting_something_else_says_so(
