@@ -10,6 +10,7 @@ from typing import Annotated
 import orjson
 import typer
 from rich.console import Console
+from rich.table import Table
 
 from bench.harness import PEER_VARIABLE, WorkerError, peer_python
 from bench.measurements import FULL, MEASUREMENTS, QUICK
@@ -29,8 +30,10 @@ def main(
     """Run measurements of Blendstream, beside LMCache's coordinator where PEER_PYTHON names one."""
     console = Console(width=None if sys.stdout.isatty() else 132)
     if not names:
+        listed = Table.grid(padding=(0, 2))
         for measurement in MEASUREMENTS.values():
-            console.print(f"{measurement.name:10}{measurement.about}", highlight=False)
+            listed.add_row(measurement.name, measurement.about)
+        console.print(listed, highlight=False)
         return
     wanted = list(MEASUREMENTS) if names == ["all"] else names
     if unknown := [name for name in wanted if name not in MEASUREMENTS]:

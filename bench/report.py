@@ -55,7 +55,7 @@ def table(rows: list[Row]) -> Table:
     """The rows as text columns, in the order given."""
     drawn = Table(box=None, pad_edge=False, header_style="bold")
     drawn.add_column("measurement", no_wrap=True)
-    drawn.add_column("figure", no_wrap=True)
+    drawn.add_column("figure")
     drawn.add_column("ours", justify="right", no_wrap=True)
     drawn.add_column("peer", justify="right", no_wrap=True)
     drawn.add_column("unit", no_wrap=True)
