@@ -13,7 +13,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from api.console import UserError, no_nan, stdout_console
+from api.console import UserError, counted, no_nan, stdout_console
 from processor.offline import flag_of
 from producer.events import CacheEventBatch
 
@@ -87,7 +87,7 @@ def emit(
         raise UserError(str(error) + _left_in(spool, sink)) from None
     finally:
         sink.close()
-    out.print(f"sent {sent} batches with {entries} entries")
+    out.print(f"sent {counted(sent, 'batch', 'batches')} with {counted(entries, 'entry', 'entries')}")
 
 
 def _as_of_now(events: Iterator[CacheEventBatch]) -> Iterator[CacheEventBatch]:

@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.text import Text
 
 from api.client import ServerError, ServerUnavailable
+from api.console import counted
 from api.demo.children import ChildError
 from api.demo.figures import Scraper
 from api.demo.local import Local, NotSettledError
@@ -68,7 +69,7 @@ def _run(local: Local, workload: Workload, view: View, seconds: float) -> int:
     began = time.monotonic()
     tokens = sum(len(request.tokens) for request in workload.requests)
     view.say("blendstream demo", "bold")
-    view.say(f"  workload   {workload.title}, {len(workload.requests):,} prompts, {tokens:,} tokens")
+    view.say(f"  workload   {workload.title}, {counted(len(workload.requests), 'prompt')}, {tokens:,} tokens")
     local.start_broker(lambda: view.say("             (a first start may have to fetch it)", "dim"))
     view.say(f"  broker     {local.kind} at {local.bootstrap}, ready after {time.monotonic() - began:.1f} s")
     mark = time.monotonic()

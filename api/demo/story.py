@@ -183,9 +183,9 @@ class Story:
         self.outcome.keys, self.outcome.entries = keys, emitted
 
     def _round(self, requests: Sequence[Request], epoch: float) -> None:
-        which = (
-            f"prompts {requests[0].number + 1} to {requests[-1].number + 1} of {len(self.workload.requests)}"
-        )
+        first, last = requests[0].number + 1, requests[-1].number + 1
+        which = f"prompt {first}" if first == last else f"prompts {first} to {last}"
+        which += f" of {len(self.workload.requests)}"
         self._doing(f"looking up {which}")
         for request in requests:
             answer = self.checker.ask(request)

@@ -7,6 +7,7 @@ import math
 from rich.table import Table
 from rich.text import Text
 
+from api.console import counted
 from api.demo.figures import Scraper
 from api.demo.story import Outcome, Story
 from api.demo.view import View
@@ -61,16 +62,19 @@ def print_summary(story: Story, scraper: Scraper, view: View) -> None:
 def served(outcome: Outcome, workload: Workload, seconds: float) -> str:
     """How many prompts were served, of how many if the time for it ran out."""
     asked = len(workload.requests)
-    of, limit = (f" of {asked:,}", f" (--seconds {seconds:g})") if outcome.served < asked else ("", "")
+    of, limit = (
+        (f"{outcome.served:,} of ", f" (--seconds {seconds:g})") if outcome.served < asked else ("", "")
+    )
     pace = ""
     if workload.recorded and not math.isinf(outcome.speed):
         pace = f", {outcome.speed:.1f} times as fast as recorded"
-    return f"{outcome.served:,}{of} prompts in {outcome.seconds:.0f} s{limit}{pace}"
+    return f"{of}{counted(asked, 'prompt')} in {outcome.seconds:.0f} s{limit}{pace}"
 
 
 def _verdict(story: Story) -> Text:
     checker = story.checker
-    asked = f"{checker.exact:,} answers compared with brute force, {checker.under_load:,} more under load"
+    exact = counted(checker.exact, "answer")
+    asked = f"{exact} compared with brute force, {checker.under_load:,} more under load"
     if checker.wrong:
-        return Text(f"{len(checker.wrong):,} things wrong in {asked}", "bold red")
+        return Text(f"{counted(len(checker.wrong), 'thing')} wrong in {asked}", "bold red")
     return Text(f"all right: {asked}", "bold green")

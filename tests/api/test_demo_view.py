@@ -147,3 +147,4 @@ def test_a_run_that_time_ended_says_how_many_prompts_were_left_out() -> None:
     workload = assembled_prompts(12)
     assert served(Outcome(served=12, seconds=3.2), workload, 20.0) == "12 prompts in 3 s"
     assert served(Outcome(served=8, seconds=20.4), workload, 20.0) == "8 of 12 prompts in 20 s (--seconds 20)"
+    assert served(Outcome(served=1, seconds=3.2), assembled_prompts(1), 20.0) == "1 prompt in 3 s"
