@@ -23,7 +23,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from processor.ingest.gate import EventGate
-from processor.ingest.source import Mark, SourceStatus
+from processor.ingest.source import LogEnds, Mark
 from processor.state.capacity import CapacityRegistry
 from processor.state.registry import Instance, Registry
 
@@ -33,11 +33,8 @@ logger = logging.getLogger(__name__)
 class DepartureLog(Protocol):
     """A source whose records a departure can overtake."""
 
-    def end_offsets(self) -> Mark:
-        """The end of every partition at this moment, or as last heard of if the broker does not answer."""
-
-    def status(self) -> SourceStatus:
-        """Whether the log can be read at present."""
+    def end_offsets(self) -> LogEnds:
+        """The end of every partition at this moment, or as last heard of if a broker does not answer."""
 
 
 class Membership:
@@ -165,11 +162,7 @@ class Membership:
 
     def _mark(self) -> tuple[Mark | None, bool]:
         """The ends of the log, and whether they are those of this moment."""
-        if self._log is None:
-            return None, True
-        reachable = self._log.status().error is None
-        mark = self._log.end_offsets()
-        return mark, reachable and self._log.status().error is None
+        return (None, True) if self._log is None else self._log.end_offsets()
 
     def _run(self) -> None:
         while not self._ending.wait(self._interval):

@@ -27,7 +27,7 @@ from processor.ingest.records import RecordReader
 from processor.ingest.replay import Replayer
 from processor.ingest.scanner import Scanner
 from processor.ingest.search import Knowledge
-from processor.ingest.source import Mark, ReplayCapability, SourceStatus
+from processor.ingest.source import LogEnds, Mark, ReplayCapability, SourceStatus
 from processor.ingest.stream import ReplayStatus
 
 logger = logging.getLogger(__name__)
@@ -142,16 +142,18 @@ class KafkaEventSource:
         """
         self._log.restore(data)
 
-    def end_offsets(self) -> dict[int, int]:
-        """The end of every partition at this moment, or as last heard of if the broker does not answer."""
+    def end_offsets(self) -> LogEnds:
+        """The end of every partition at this moment, or as last heard of if a broker does not answer."""
         known = {p.partition: max(p.position, p.end or 0) for p in self._log.progress}
         if self._topic is None or self._trouble() is not None:
-            return known
+            return LogEnds(known, exact=False)
         try:
-            return known | {p: max(end, known.get(p, 0)) for p, end in self.ask_ends().items()}
+            told = {p: max(end, known.get(p, 0)) for p, end in self.ask_ends().items()}
         except (KafkaException, TopicError, RuntimeError) as error:
             logger.warning("the ends of topic %r are not known exactly: %s", self._settings.topic, error)
-        return known
+            return LogEnds(known, exact=False)
+        # The topic may have been found to be another one meanwhile.
+        return LogEnds(known | told, exact=self._trouble() is None)
 
     def ask_ends(self) -> dict[int, int]:
         """Where every partition of the topic ends.

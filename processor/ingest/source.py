@@ -24,6 +24,17 @@ Mark = Mapping[int, int]
 """Ends of partitions at one instant: partition -> the offset that the next record was going to get."""
 
 
+class LogEnds(NamedTuple):
+    """Where the partitions of a log end.
+
+    Attributes:
+        exact: whether all of them are those of the moment of asking, and none as last heard of.
+    """
+
+    offsets: Mark
+    exact: bool
+
+
 @dataclass(frozen=True, slots=True)
 class Horizon:
     """Up to where the log had been read when a gap showed; all that lies behind it is yet to be read live.

@@ -9,7 +9,7 @@ from processor.batch import EventBatch
 from processor.ingest.broadcaster import Broadcaster
 from processor.ingest.gate import EventGate
 from processor.ingest.outcomes import IngestResult
-from processor.ingest.source import Mark, Position, ReplayCapability, SourceStatus
+from processor.ingest.source import LogEnds, Mark, Position
 from processor.membership import Membership
 from processor.state.capacity import CapacityRegistry
 from processor.state.registry import Instance
@@ -39,12 +39,9 @@ class Fleet:
             clock=self.clock,
         )
 
-    def end_offsets(self) -> Mark:
+    def end_offsets(self) -> LogEnds:
         assert self.ends is not None
-        return self.ends
-
-    def status(self) -> SourceStatus:
-        return SourceStatus("kafka", ReplayCapability.SEEKABLE, error=self.trouble)
+        return LogEnds(self.ends, exact=self.trouble is None)
 
     def join(self, instance_id: str = "a") -> bool:
         return self.membership.register(Instance(instance_id, "h", 1, 0.0))
@@ -148,12 +145,9 @@ def test_who_was_heard_while_the_broker_told_the_ends_stays() -> None:
     fleet = Fleet({0: 10})
 
     class Slow:
-        def end_offsets(self) -> Mark:
+        def end_offsets(self) -> LogEnds:
             assert fleet.beat()
-            return {0: 10}
-
-        def status(self) -> SourceStatus:
-            return fleet.status()
+            return LogEnds({0: 10}, exact=True)
 
     fleet.membership = Membership(
         fleet.gate,

@@ -47,7 +47,7 @@ def test_every_partition_is_read_from_its_start_in_order(
         (partition, 100, 100, 0) for partition in range(3)
     ]
     assert (status.lag_seconds, status.error) == (0.0, None)
-    assert reader.source.end_offsets() == reader.source.positions() == {0: 100, 1: 100, 2: 100}
+    assert reader.source.end_offsets().offsets == reader.source.positions() == {0: 100, 1: 100, 2: 100}
 
 
 def test_records_that_come_later_are_read_as_they_come_in_either_form(
@@ -337,7 +337,7 @@ def test_without_a_broker_it_says_so_and_ends_when_told(read: Callable[..., Read
     status = reader.source.status()
     assert (status.lag_seconds, status.caught_up, status.partitions) == (None, False, [])
     assert reader.source.watermark() == 0.0
-    assert reader.source.end_offsets() == {}
+    assert reader.source.end_offsets().offsets == {}
 
 
 def test_settings_that_librdkafka_refuses_are_refused_at_the_start() -> None:
@@ -387,7 +387,7 @@ def test_a_departure_s_mark_makes_records_in_the_log_stale_until_the_instance_is
     send(kafka_broker, topic, records([1, 2]))
     reader = read(kafka_broker.bootstrap, topic)
     reader.wait_for_end(2)
-    mark = reader.source.end_offsets()
+    mark = reader.source.end_offsets().offsets
     assert mark == {0: 2}
     reader.gate.drop_instance("server-1", mark)
     again = read(kafka_broker.bootstrap, topic)
@@ -430,7 +430,7 @@ def test_a_broker_that_dies_is_told_of_and_reading_goes_on_when_it_is_back(
         status = reader.source.status()
         assert (status.lag_seconds, status.caught_up) == (None, False)
         assert reader.source.watermark() < time.time() - 0.001
-        assert reader.source.end_offsets() == {0: 2}
+        assert reader.source.end_offsets().offsets == {0: 2}
         broker.start()
         send(where, "events", records([3]))
         reader.wait_for_end(3)

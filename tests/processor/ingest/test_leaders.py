@@ -71,6 +71,8 @@ def test_a_silent_leader_leaves_the_lag_unknown_while_the_other_partition_is_rea
     watermark = reader.source.watermark()
     assert unknown_while_reading_goes_on()
     assert reader.source.watermark() == watermark
+    assert not reader.source.end_offsets().exact
     second.resume()
     wait_for(lambda: reader.source.status().lag_seconds == 0.0, 30, "the leader to be heard again")
     assert reader.source.watermark() > watermark
+    assert reader.source.end_offsets() == ({0: seq, 1: 1}, True)
