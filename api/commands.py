@@ -214,6 +214,8 @@ def replay(
     with Client(url) as client:
         stream = client.replay(instance_id, incarnation=incarnation, first=first, last=last)
         out.print(streams_report([stream], out.width))
+    if stream.replay is None and (stream.missing or stream.lost):
+        err.print("no search is under way: batches past --repair-window have to be named, as by --first 1")
 
 
 @app.command("accept-loss")
@@ -225,6 +227,9 @@ def accept_loss(
     url: Url = DEFAULT_URL,
 ) -> None:
     """Give up on an emitter's missing batches, by default on all of them."""
+    if incarnation is None and first is None and last is None:
+        # A server that is given no bound keeps what is past the repair window; all is meant to be all here.
+        first = 1
     with Client(url) as client:
         stream = client.accept_loss(instance_id, incarnation=incarnation, first=first, last=last)
         out.print(streams_report([stream], out.width))

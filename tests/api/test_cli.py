@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import socket
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import fields
 from importlib.metadata import version
@@ -15,6 +16,7 @@ import pytest
 
 from api.cli import main
 from processor.config import Config, environment_variable_of, flag_of
+from tests.api.serving import serving, store
 from tests.brokers import RunningBroker
 from tests.producer.topics import batches_in, records
 
@@ -243,3 +245,15 @@ def test_a_topic_that_the_environment_names_does_not_keep_from_posting(
     monkeypatch.setenv("BLENDSTREAM_KAFKA_TOPIC", "t")
     done = blendstream("emit", "--synthetic", "1", "--url", f"http://{NOBODY}")
     assert "did not take 1 of 1 batches" in done.stderr
+
+
+def test_all_that_is_lacking_is_given_up_by_default_also_past_the_repair_window(
+    blendstream: Blendstream,
+) -> None:
+    with serving(repair_window=1.0) as server:
+        server.emit(store([], 3))
+        server.service._gate.tick(time.time() + 5.0, watermark=0.0, clock_skew=0.0)
+        assert server.client.accept_loss("a").gap_detected
+        done = blendstream("accept-loss", "a", "--url", server.client.url)
+        assert (done.status, done.stderr) == (0, "")
+        assert not server.client.stream("a").gap_detected
