@@ -10,6 +10,7 @@ from enum import StrEnum
 
 from processor.batch import EventBatch
 from processor.ingest.outcomes import IngestResult
+from processor.ingest.source import Position
 from processor.ingest.stream import Cursor
 
 
@@ -32,8 +33,12 @@ class Standing(StrEnum):
     """At or below the last one admitted, and in no open range."""
     LACKING_OLDER = "lacking_older"
     """Of an older incarnation, in an open range kept from it."""
+    LATE_OLDER = "late_older"
+    """Of an older incarnation, beyond what was seen, from what was unread when the present one opened."""
+    KNOWN_OLDER = "known_older"
+    """From there too, but seen, and in no open range."""
     OLDER = "older"
-    """Of an older incarnation, and in no open range."""
+    """Of an older incarnation otherwise."""
 
 
 ADMISSION: Mapping[Standing, IngestResult] = {
@@ -45,15 +50,20 @@ ADMISSION: Mapping[Standing, IngestResult] = {
     Standing.LACKING: IngestResult.REPAIRED,  # applied; the range shrinks
     Standing.KNOWN: IngestResult.DUPLICATE,  # dropped
     Standing.LACKING_OLDER: IngestResult.REPAIRED,  # its L2 half is applied
+    # Its L2 half is applied; a hole before it becomes a missing range of that incarnation.
+    Standing.LATE_OLDER: IngestResult.REPAIRED,
+    Standing.KNOWN_OLDER: IngestResult.DUPLICATE,  # dropped
     Standing.OLDER: IngestResult.STALE,  # dropped
 }
 
 
 # Every batch comes by here, and to look up a member of an enum by its name costs 60 ns.
-DEPARTED, FIRST, NEWER, NEXT, BEYOND, LACKING, KNOWN, LACKING_OLDER, OLDER = Standing
+DEPARTED, FIRST, NEWER, NEXT, BEYOND, LACKING, KNOWN, LACKING_OLDER, LATE_OLDER, KNOWN_OLDER, OLDER = Standing
 
 
-def standing_of(batch: EventBatch, cursor: Cursor | None, departed: bool) -> Standing:
+def standing_of(
+    batch: EventBatch, cursor: Cursor | None, departed: bool, position: Position | None = None
+) -> Standing:
     """How `batch` stands to the cursor of its stream, None if there is none."""
     if departed:
         return DEPARTED
@@ -66,4 +76,8 @@ def standing_of(batch: EventBatch, cursor: Cursor | None, departed: bool) -> Sta
         return NEWER
     if cursor.ranges.waits_for(batch.incarnation, batch.seq):
         return LACKING if current else LACKING_OLDER
-    return KNOWN if current else OLDER
+    if current:
+        return KNOWN
+    if cursor.follows(batch.incarnation, position):
+        return KNOWN_OLDER if cursor.has_seen(batch.incarnation, batch.seq) else LATE_OLDER
+    return OLDER

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from processor.ingest.backlog import Backlog, Elder
 from processor.ingest.ranges import LossReason, RangeSet, RangeState, SeqRange
 from processor.ingest.source import Horizon, Mark, Position
 from processor.ingest.stream import Cursor, Reapplication
@@ -24,7 +25,7 @@ ADDED_TO_LOG: Mapping[str, Any] = {"skipped": ()}
 
 def capture_cursor(cursor: Cursor) -> Plain:
     """One stream."""
-    return {
+    data: Plain = {
         "instance_id": cursor.instance_id,
         "incarnation": cursor.incarnation,
         "epoch": cursor.epoch,
@@ -38,6 +39,9 @@ def capture_cursor(cursor: Cursor) -> Plain:
         "past": [list(pair) for pair in cursor.past.items()],
         "reapply": None if cursor.reapply is None else [cursor.reapply.incarnation, cursor.reapply.first],
     }
+    if cursor.backlog is not None:
+        data["backlog"] = _capture_backlog(cursor.backlog)
+    return data
 
 
 def restore_cursor(data: Mapping[str, Any]) -> Cursor:
@@ -51,6 +55,8 @@ def restore_cursor(data: Mapping[str, Any]) -> Cursor:
     cursor.ranges = RangeSet([_restore_range(held) for held in data["ranges"]])
     cursor.past = {int(incarnation): int(epoch) for incarnation, epoch in data["past"]}
     cursor.reapply = None if data["reapply"] is None else Reapplication(*data["reapply"])
+    if "backlog" in data:
+        cursor.backlog = _restore_backlog(data["backlog"])
     return cursor
 
 
@@ -62,6 +68,34 @@ def capture_mark(mark: Mark) -> dict[str, int]:
 def restore_mark(data: Mapping[str, int]) -> dict[int, int]:
     """The offsets that `capture_mark` made plain."""
     return {int(partition): offset for partition, offset in data.items()}
+
+
+def _capture_backlog(backlog: Backlog) -> Plain:
+    return {
+        "partition": backlog.partition,
+        "since": backlog.since,
+        **_capture_horizon(backlog.horizon),
+        "floor": backlog.floor,
+        "elders": [
+            [incarnation, elder.epoch, elder.last_seq, elder.partition]
+            for incarnation, elder in backlog.elders.items()
+        ],
+        "late": None if backlog.late is None else list(backlog.late),
+    }
+
+
+def _restore_backlog(data: Mapping[str, Any]) -> Backlog:
+    horizon = _restore_horizon(data)
+    if horizon is None:
+        raise ValueError("a backlog without a horizon")
+    return Backlog(
+        partition=data["partition"],
+        since=data["since"],
+        horizon=horizon,
+        floor=data["floor"],
+        elders={int(incarnation): Elder(*rest) for incarnation, *rest in data["elders"]},
+        late=None if data["late"] is None else (data["late"][0], data["late"][1]),
+    )
 
 
 def _capture_range(held: SeqRange) -> Plain:
@@ -80,9 +114,14 @@ def _capture_range(held: SeqRange) -> Plain:
     if held.absent is not None:
         data["absent"] = held.absent
     if held.horizon is not None:
-        data["read"] = capture_mark(held.horizon.read)
-        if held.horizon.ends is not None:
-            data["ends"] = capture_mark(held.horizon.ends)
+        data |= _capture_horizon(held.horizon)
+    return data
+
+
+def _capture_horizon(horizon: Horizon) -> Plain:
+    data: Plain = {"read": capture_mark(horizon.read)}
+    if horizon.ends is not None:
+        data["ends"] = capture_mark(horizon.ends)
     return data
 
 

@@ -19,7 +19,17 @@ from contextlib import contextmanager
 from typing import Any
 
 from processor.batch import EventBatch
-from processor.ingest.admission import ADMISSION, DEPARTED, KNOWN, NEWER, OLDER, Standing, standing_of
+from processor.ingest.admission import (
+    ADMISSION,
+    DEPARTED,
+    KNOWN,
+    KNOWN_OLDER,
+    LATE_OLDER,
+    NEWER,
+    OLDER,
+    Standing,
+    standing_of,
+)
 from processor.ingest.broadcaster import Broadcaster
 from processor.ingest.capture import (
     ADDED_TO_GATE,
@@ -166,6 +176,7 @@ class EventGate:
         with self._lock:
             for cursor in self._ledger.cursors.values():
                 if partition in cursor.positions:
+                    self._lose_older_tails(cursor, partition, reason)
                     self._lose_tail(cursor, reason)
 
     def lose_log(self) -> None:
@@ -175,7 +186,8 @@ class EventGate:
                 if not cursor.positions:
                     continue
                 cursor.leave_log()
-                cursor.reapply = None
+                self._lose_older_tails(cursor, None, LossReason.BEFORE_LOG)
+                cursor.reapply = cursor.backlog = None
                 self._lose_missing(cursor, LossReason.BEFORE_LOG)
                 self._lose_tail(cursor, LossReason.BEFORE_LOG)
             # What a departed instance left unread is gone with it.
@@ -242,6 +254,7 @@ class EventGate:
             marks = {instance_id: restore_mark(mark) for instance_id, mark in data["marks"].items()}
             if not self._seekable:
                 for cursor in cursors.values():
+                    cursor.backlog = None
                     self._lose_missing(cursor, LossReason.NO_LOG)
             epochs = {str(name): int(epoch) for name, epoch in data["epochs"].items()}
             self._ledger.restore(cursors, epochs, int(data["epoch_floor"]))
@@ -270,20 +283,22 @@ class EventGate:
     def _admit(self, batch: EventBatch, position: Position | None) -> IngestResult:
         cursor = self._ledger.cursors.get(batch.instance_id)
         departed = bool(self._ledger.marks) and self._ledger.departed(batch.instance_id, position)
-        standing = standing_of(batch, cursor, departed)
+        standing = standing_of(batch, cursor, departed, position)
         result = ADMISSION[standing]
         if result is IngestResult.ADMITTED:
             if cursor is None:
-                cursor = self._ledger.open(batch.instance_id, batch.incarnation)
+                cursor = self._ledger.open(batch.instance_id, batch.incarnation, position)
             elif standing is NEWER:
-                self._ledger.renew(cursor, batch.incarnation)
+                self._ledger.renew(cursor, batch.incarnation, position)
             self._advance(cursor, batch, position)
         elif cursor is not None and standing is not DEPARTED:
             if standing is not OLDER:
                 cursor.heard(position)
-            if result is IngestResult.REPAIRED:
+            if standing is LATE_OLDER:
+                self._follow_older(cursor, batch, position)
+            elif result is IngestResult.REPAIRED:
                 self._repair(cursor, batch)
-            else:
+            elif standing is not KNOWN_OLDER:
                 self._watch_for_conflict(cursor, batch, standing)
         return result
 
@@ -308,9 +323,21 @@ class EventGate:
             self._ledger.add_range(cursor, first, last, verdict, position)
         else:
             return
-        if last >= first and self._throttle.due(("gap", cursor.instance_id)):
-            where = f"{cursor.instance_id}, incarnation {cursor.incarnation}"
-            logger.warning("%s: batches %d to %d did not come", where, first, last)
+        if last >= first:
+            self._warn_of_gap(cursor, cursor.incarnation, first, last)
+
+    def _follow_older(self, cursor: Cursor, batch: EventBatch, position: Position | None) -> None:
+        """Apply what an older incarnation said, read after a newer one had opened."""
+        assert position is not None
+        incarnation = batch.incarnation
+        epoch, seen = cursor.hear_late(incarnation, batch.seq, position.partition)
+        if batch.seq > seen + 1:
+            self._ledger.add_range(
+                cursor, seen + 1, batch.seq - 1, None, position, older=(incarnation, epoch)
+            )
+            self._warn_of_gap(cursor, incarnation, seen + 1, batch.seq - 1)
+        self._ledger.apply(cursor, batch, epoch, repaired=True)
+        self._ledger.reconcile(cursor)
 
     def _repair(self, cursor: Cursor, batch: EventBatch) -> None:
         """Apply a batch that an open range holds."""
@@ -340,10 +367,25 @@ class EventGate:
         for held in cursor.ranges:
             cursor.ranges.lose(held.incarnation, 1, None, reason, self._clock())
 
+    def _lose_older_tails(self, cursor: Cursor, partition: int | None, reason: LossReason) -> None:
+        """Older incarnations that were being read on a partition (None: on any) may have lost what comes."""
+        if cursor.backlog is None:
+            return
+        for incarnation, elder in cursor.backlog.unfinished(partition).items():
+            if not cursor.ranges.tail(incarnation):
+                older = incarnation, elder.epoch
+                self._ledger.add_range(cursor, elder.last_seq + 1, None, reason, older=older)
+
     def _lose_tail(self, cursor: Cursor, reason: LossReason) -> None:
         if not cursor.ranges.tail(cursor.incarnation):
             self._ledger.add_range(cursor, cursor.last_seq + 1, None, reason)
         self._ledger.reconcile(cursor)
+
+    def _warn_of_gap(self, cursor: Cursor, incarnation: int, first: int, last: int) -> None:
+        if self._throttle.due(("gap", cursor.instance_id)):
+            what = f"batch {first}" if first == last else f"batches {first} to {last}"
+            where = f"{cursor.instance_id}, incarnation {incarnation}"
+            logger.warning("%s: %s did not come", where, what)
 
     def _warn_of_conflict(self, cursor: Cursor, what: str) -> None:
         if self._throttle.due(("conflict", cursor.instance_id)):

@@ -113,6 +113,11 @@ class KafkaEventSource:
         """The time in seconds up to which every partition has been read; 0 while unknown."""
         return self._log.progress.watermark()
 
+    def behind(self, partition: int) -> bool:
+        """Whether any partition but that one may hold unread records."""
+        now = self._clock()
+        return any(not each.caught_up(now) for each in self._log.progress if each.partition != partition)
+
     def positions(self) -> dict[int, int]:
         """The next offset to read of every partition."""
         return self._log.progress.positions()

@@ -11,11 +11,12 @@ from collections.abc import Callable
 from typing import Protocol
 
 from processor.batch import Admission, EventBatch
+from processor.ingest.backlog import Backlog, next_epoch
 from processor.ingest.broadcaster import Broadcaster
 from processor.ingest.failures import Failures
 from processor.ingest.outcomes import IngestResult, UnknownStream
 from processor.ingest.ranges import LossReason, RangeState, SeqRange
-from processor.ingest.source import Horizon, Position
+from processor.ingest.source import Horizon, Mark, Position
 from processor.ingest.stream import Cursor, ReplayStatus, StreamStatus
 from producer.events import EventType
 
@@ -28,6 +29,9 @@ class Log(Protocol):
 
     def positions(self) -> dict[int, int]:
         """The next offset to read of every partition. Must not call the gate."""
+
+    def behind(self, partition: int) -> bool:
+        """Whether any partition but that one may hold unread records. Must not call the gate."""
 
     def replay_status(self, instance_id: str) -> ReplayStatus | None:
         """What replay does about a stream. Must not call the gate."""
@@ -42,6 +46,7 @@ class Ledger:
         epoch_floor: no instance that is neither known nor among the forgotten had an epoch above it.
         marks: of departures, by `instance_id`.
         open_streams: how many streams wait for batches from the past.
+        behind: instances whose stream has a backlog, and maybe some others.
         log: set once there is one.
         results: batches offered, by what became of them.
         gaps, gaps_cleared, fences: totals since the start.
@@ -55,6 +60,7 @@ class Ledger:
         self.marks: dict[str, dict[int, int]] = {}
         self.failures = Failures()
         self.open_streams = 0
+        self.behind: set[str] = set()
         self.results = dict.fromkeys(IngestResult, 0)
         self.log: Log | None = None
         self.gaps = self.gaps_cleared = self.fences = 0
@@ -73,17 +79,19 @@ class Ledger:
         except KeyError:
             raise UnknownStream(instance_id) from None
 
-    def open(self, instance_id: str, incarnation: int) -> Cursor:
-        """A cursor for an instance that has none."""
-        epoch = self.forgotten.pop(instance_id, self.epoch_floor) + 1
-        cursor = Cursor(instance_id, incarnation, epoch)
+    def open(self, instance_id: str, incarnation: int, position: Position | None) -> Cursor:
+        """A cursor for an instance that has none, opened by the record at `position`."""
+        latest = self.forgotten.pop(instance_id, self.epoch_floor)
+        backlog = self._backlog(instance_id, latest, position)
+        cursor = Cursor(instance_id, incarnation, next_epoch(latest, backlog is not None), backlog=backlog)
         self.cursors[instance_id] = cursor
         return cursor
 
-    def renew(self, cursor: Cursor, incarnation: int) -> None:
+    def renew(self, cursor: Cursor, incarnation: int, position: Position | None) -> None:
         """The instance began anew: what was in its memory is gone."""
         self._fence(cursor.instance_id)
-        cursor.renew(incarnation, cursor.epoch + 1)
+        backlog = self._backlog(cursor.instance_id, cursor.epoch, position)
+        cursor.renew(incarnation, next_epoch(cursor.epoch, backlog is not None), backlog)
 
     def forget(self, instance_id: str) -> bool:
         """Fence an instance and drop its cursor; return whether there was one."""
@@ -92,7 +100,7 @@ class Ledger:
         if cursor is None:
             return False
         cursor.ranges.accept(None, 1, None, closed=True)
-        cursor.reapply = None
+        cursor.reapply = cursor.backlog = None
         self.reconcile(cursor)
         self.failures.forget(instance_id)
         self.forgotten[instance_id] = cursor.epoch
@@ -149,13 +157,18 @@ class Ledger:
         last: int | None,
         verdict: LossReason | None,
         exposed_at: Position | None = None,
+        older: tuple[int, int] | None = None,
     ) -> None:
-        """Note that batches of the present incarnation are lacking; `reconcile` must follow."""
+        """Note that batches are lacking; `reconcile` must follow.
+
+        They are of the present incarnation, or of the older one of which the number and epoch are given.
+        """
+        incarnation, epoch = older or (cursor.incarnation, cursor.epoch)
         state = RangeState.MISSING if verdict is None else RangeState.LOST
         horizon = None if self.log is None or verdict is not None else Horizon(self.log.positions())
         cursor.ranges.add(
             SeqRange(
-                cursor.incarnation, cursor.epoch, first, last, state, verdict, self._clock(),
+                incarnation, epoch, first, last, state, verdict, self._clock(),
                 exposed_at=exposed_at, horizon=horizon,
             )
         )  # fmt: skip
@@ -174,6 +187,22 @@ class Ledger:
             if not has_open:
                 self._broadcaster.settle(cursor.instance_id)
 
+    def read_on(self, positions: Mark) -> None:
+        """Every partition was read up to `positions`: end the backlogs that lie before."""
+        for instance_id in list(self.behind):
+            cursor = self.cursors.get(instance_id)
+            if cursor is None or cursor.backlog is None:
+                self.behind.discard(instance_id)
+            elif cursor.backlog.passed(positions):
+                cursor.end_backlog()
+                self.reconcile(cursor)
+                self.behind.discard(instance_id)
+
+    def backlogs(self) -> list[Backlog]:
+        """What streams still follow older incarnations in."""
+        known = (self.cursors.get(instance_id) for instance_id in self.behind)
+        return [cursor.backlog for cursor in known if cursor is not None and cursor.backlog is not None]
+
     def epochs(self) -> dict[str, int]:
         """The latest epoch of every instance known by name."""
         return self.forgotten | {cursor.instance_id: cursor.epoch for cursor in self.cursors.values()}
@@ -184,6 +213,7 @@ class Ledger:
         self.forgotten = {name: epoch for name, epoch in epochs.items() if name not in cursors}
         self.failures = Failures()
         self.open_streams = 0
+        self.behind = {name for name, cursor in cursors.items() if cursor.backlog is not None}
         for cursor in cursors.values():
             cursor.gap_detected = cursor.ranges.flags(cursor.incarnation)
             cursor.had_open = cursor.waits
@@ -198,6 +228,13 @@ class Ledger:
     def status(self, cursor: Cursor) -> StreamStatus:
         """A stream as operators see it."""
         return cursor.status(None if self.log is None else self.log.replay_status(cursor.instance_id))
+
+    def _backlog(self, instance_id: str, latest: int, position: Position | None) -> Backlog | None:
+        """What an incarnation that opens at `position` may find unread, None if all was read."""
+        if self.log is None or position is None or not self.log.behind(position.partition):
+            return None
+        self.behind.add(instance_id)
+        return Backlog(position.partition, self._clock(), Horizon(self.log.positions()), floor=latest)
 
     def _fence(self, instance_id: str) -> None:
         self.fences += 1

@@ -187,8 +187,11 @@ class RangeSet:
         """Whether the incarnation ends in a lost tail whose end is not known."""
         if not self._ranges:
             return False
-        latest = self._ranges[-1]
-        return latest.last is None and latest.incarnation == incarnation
+        index = len(self._ranges) - 1
+        if self._ranges[index].incarnation > incarnation:
+            index = bisect_right(self._ranges, incarnation, key=lambda held: held.incarnation) - 1
+        latest = self._ranges[index]
+        return index >= 0 and latest.last is None and latest.incarnation == incarnation
 
     def add(self, new: SeqRange) -> None:
         """Put in a range that meets no other; past `MAX_RANGES` the oldest are closed and merged."""

@@ -115,11 +115,23 @@ class Repairs:
             return 0 if cursor is None else sum(map(cursor.ranges.lacking, gap.wanted))
 
     def note_ends(self, ends: Mark, asked: float) -> None:
-        """Where the partitions ended at the time `asked`, or later, for all gaps that had shown by then."""
+        """Where the partitions ended at the time `asked`, or later, for all that was unread by then."""
         with self._lock:
             for cursor in self._ledger.cursors.values():
                 if cursor.ranges.missing:
                     cursor.ranges.note_ends(ends, asked)
+            for backlog in self._ledger.backlogs():
+                backlog.note_ends(ends, asked)
+
+    def asks_for_ends(self) -> bool:
+        """Whether some stream follows older incarnations and does not know how far."""
+        with self._lock:
+            return any(backlog.horizon.ends is None for backlog in self._ledger.backlogs())
+
+    def read_on(self, positions: Mark) -> None:
+        """Live reading has come to `positions`: older incarnations are followed no longer up to there."""
+        with self._lock:
+            self._ledger.read_on(positions)
 
     def offer(self, batch: EventBatch, position: Position) -> IngestResult:
         """Apply `batch` if it is lacking, or is to be re-applied; REPAIRED if the stream lacked it."""

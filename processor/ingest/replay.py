@@ -254,6 +254,7 @@ class Replayer:
                 known.gap = gap
         self._note_ends([gap for gap in gaps.values() if not gap.reapply])
         positions = self._live.positions()
+        self._repairs.read_on(positions)
         for replay in self._replays.values():
             if replay.state is ReplayState.WAITING and (ripe := ripe_part(replay.gap, positions)):
                 replay.gap = ripe
@@ -272,7 +273,8 @@ class Replayer:
                 self._replays[asked.gap.instance_id] = asked
 
     def _note_ends(self, gaps: list[Gap]) -> None:
-        if any(held.horizon and held.horizon.ends is None for gap in gaps for held in gap.wanted):
+        untold = any(held.horizon and held.horizon.ends is None for gap in gaps for held in gap.wanted)
+        if untold or self._repairs.asks_for_ends():
             asked = self._clock()
             self._repairs.note_ends(self._live.ask_ends(), asked)
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from processor.batch import EventBatch
+from processor.ingest.backlog import Backlog, Elder
 from processor.ingest.ranges import LossReason, RangeSet, RangeState, SeqRange
 from processor.ingest.source import Position
 from producer.events import EventType
@@ -116,7 +117,8 @@ class Cursor:
         gap_detected: as of the last reconciliation; the gate counts how often it changes.
         had_open: whether tombstones were kept as of the last reconciliation.
         reapply: what is being put through again.
-        past: incarnation -> epoch of those before the present one, as far back as ranges go.
+        past: incarnation -> epoch of those before the present one, as far back as something is lacking.
+        backlog: what was unread when the present incarnation opened, None once it was read.
         outlines: of the last batches, at `seq % REMEMBERED`.
     """
 
@@ -134,10 +136,22 @@ class Cursor:
     had_open: bool = False
     reapply: Reapplication | None = None
     past: dict[int, int] = field(default_factory=dict)
+    backlog: Backlog | None = None
     outlines: list[Outline | None] = field(default_factory=lambda: [None] * REMEMBERED)
 
-    def renew(self, incarnation: int, epoch: int) -> None:
-        """Start afresh for a new incarnation; the ranges stay, for what they hold of L2."""
+    def renew(self, incarnation: int, epoch: int, backlog: Backlog | None = None) -> None:
+        """Start afresh for a new incarnation; the ranges stay, for what they hold of L2.
+
+        `backlog` is what was unread when it opened; what an earlier one told of older incarnations is kept.
+        """
+        if backlog is None:
+            self.end_backlog()
+        else:
+            if self.backlog is not None:
+                backlog.floor, backlog.late = self.backlog.floor, self.backlog.late
+                backlog.elders = self.backlog.elders
+            backlog.add(self.incarnation, Elder(self.epoch, self.last_seq))
+            self.backlog = backlog
         self._remember_epoch()
         self.incarnation, self.epoch, self.last_seq = incarnation, epoch, 0
         self.last_event_ts, self.conflict, self.stale_run = 0.0, False, 0
@@ -146,11 +160,48 @@ class Cursor:
     @property
     def waits(self) -> bool:
         """A batch from the past may still be applied, so that deletes must leave tombstones."""
-        return self.ranges.open > 0 or self.reapply is not None
+        heard_late = self.backlog is not None and self.backlog.late is not None
+        return self.ranges.open > 0 or self.reapply is not None or heard_late
 
     def epoch_of(self, incarnation: int) -> int | None:
         """The epoch that an incarnation had, None if that is not known any more."""
         return self.epoch if incarnation == self.incarnation else self.past.get(incarnation)
+
+    def follows(self, incarnation: int, position: Position | None) -> bool:
+        """Whether a batch of an older incarnation comes from what was unread when the present one opened."""
+        return (
+            self.backlog is not None
+            and position is not None
+            and self.backlog.holds(position)
+            and not self.ranges.tail(incarnation)
+            and self.backlog.epoch_for(incarnation, self.epoch) is not None
+        )
+
+    def has_seen(self, incarnation: int, seq: int) -> bool:
+        """Whether a batch of an older incarnation that is followed is not beyond what was seen of it."""
+        elder = None if self.backlog is None else self.backlog.elders.get(incarnation)
+        return elder is not None and seq <= elder.last_seq
+
+    def hear_late(self, incarnation: int, seq: int, partition: int) -> tuple[int, int]:
+        """Follow an older incarnation up to `seq`; return its epoch and what was seen of it before."""
+        assert self.backlog is not None
+        epoch = self.backlog.epoch_for(incarnation, self.epoch)
+        assert epoch is not None
+        self.past[incarnation] = epoch
+        return epoch, self.backlog.hear(incarnation, seq, epoch, partition)
+
+    def end_backlog(self) -> None:
+        """What was unread when the present incarnation opened was read.
+
+        If an older one spoke in it, deletes of newer ones that were read before left no tombstones against
+        that. The stream is put through once more from there, so that they count.
+        """
+        if self.backlog is not None and self.backlog.late is not None:
+            begin = self.backlog.late
+            if self.reapply is not None:
+                begin = min(begin, (self.reapply.incarnation, self.reapply.first))
+            self.reapply = Reapplication(*begin)
+        self.backlog = None
 
     def heard(self, position: Position | None) -> None:
         """Note where the latest record stood."""
@@ -219,12 +270,17 @@ class Cursor:
         )
 
     def _remember_epoch(self) -> None:
-        oldest = next(iter(self.ranges), None)
-        if oldest is None:
+        lacking = next(iter(self.ranges), None)
+        wanted = [] if lacking is None else [lacking.incarnation]
+        if self.reapply is not None:
+            wanted.append(self.reapply.incarnation)
+        if self.backlog is not None:
+            wanted += self.backlog.elders
+        if not wanted:
             self.past.clear()
             return
         self.past[self.incarnation] = self.epoch
-        for incarnation in [known for known in self.past if known < oldest.incarnation]:
+        for incarnation in [known for known in self.past if known < min(wanted)]:
             del self.past[incarnation]
         if len(self.past) > MAX_PAST:
-            del self.past[next(iter(self.past))]
+            del self.past[min(self.past)]

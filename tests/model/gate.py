@@ -11,7 +11,7 @@ from enum import StrEnum
 from typing import Protocol
 
 from producer.events import CacheEventBatch
-from tests.model.stream import Hole, Position, Stream, describe
+from tests.model.stream import Hole, Position, Stream, Unread, describe
 
 MAX_REOFFERS = 3
 """How often a batch is offered again to those that refused it."""
@@ -51,6 +51,13 @@ class Consumer(Protocol):
     def expire(self, before: float) -> None: ...
 
 
+class Log(Protocol):
+    """What is read."""
+
+    def behind(self, partition: int) -> bool: ...
+    def positions(self) -> dict[int, int]: ...
+
+
 @dataclass
 class Owed:
     """A batch that some consumers refused."""
@@ -65,6 +72,7 @@ class Gate:
         self.consumers = list(consumers)
         self.seekable = seekable
         self.repair_window = repair_window
+        self.log: Log | None = None
         self.streams: dict[str, Stream] = {}
         self.epochs: dict[str, int] = {}
         self.marks: dict[str, dict[int, int]] = {}
@@ -86,11 +94,14 @@ class Gate:
             return Result.STALE
 
         stream = self.streams.get(instance_id)
-        if stream is None:
-            stream = self.streams[instance_id] = Stream(batch.incarnation, self._next_epoch(instance_id))
-        elif batch.incarnation > stream.incarnation:
-            self._fence(instance_id)
-            stream.renew(batch.incarnation, self._next_epoch(instance_id))
+        if stream is None or batch.incarnation > stream.incarnation:
+            unread = self._unread(instance_id, position, now)
+            epoch = self._next_epoch(instance_id, unread is not None)
+            if stream is None:
+                stream = self.streams[instance_id] = Stream(batch.incarnation, epoch, unread=unread)
+            else:
+                self._fence(instance_id)
+                stream.renew(batch.incarnation, epoch, unread)
 
         is_next = batch.incarnation == stream.incarnation and batch.seq > stream.last_seq
         hole = None if is_next else stream.take(*name)
@@ -101,6 +112,9 @@ class Gate:
         elif hole is not None:
             result, epoch = Result.REPAIRED, hole.epoch
         elif batch.incarnation < stream.incarnation:
+            seen = None if position is None else stream.follow(*name, position)
+            if seen is not None:
+                return self._hear_late(stream, batch, seen, position, event_time, generation, now)
             stream.stale_run += 1
             # An incarnation whose own clock runs past what its successor said is alive beside it.
             stream.contradicted |= batch.ts > stream.last_event_time > 0
@@ -268,6 +282,7 @@ class Gate:
         """The log was cut where it is read: whoever spoke there may have lost what it says next."""
         for instance_id, stream in self.streams.items():
             if partition in stream.heard_at:
+                self._lose_older_tails(stream, {partition}, now)
                 self._lose_tail(stream, now)
                 self._settle(instance_id)
 
@@ -276,8 +291,9 @@ class Gate:
         for stream in self.streams.values():
             if not stream.heard_at:
                 continue
+            self._lose_older_tails(stream, set(stream.heard_at), now)
             stream.heard_at.clear()
-            stream.reapply = None
+            stream.reapply = stream.unread = None
             for hole in stream.holes.values():
                 if hole.reason is None and not hole.owed:
                     hole.reason, hole.lost_since = "before_log", now
@@ -300,9 +316,60 @@ class Gate:
         for seq in range(stream.last_seq + 1, batch.seq):
             stream.holes[batch.incarnation, seq] = Hole(batch.incarnation, seq, stream.epoch, reason, now)
 
-    def _next_epoch(self, instance_id: str) -> int:
-        self.epochs[instance_id] = self.epochs.get(instance_id, 0) + 1
+    def _hear_late(
+        self,
+        stream: Stream,
+        batch: CacheEventBatch,
+        seen: int,
+        position: Position | None,
+        event_time: float | None,
+        generation: int,
+        now: float,
+    ) -> Result:
+        """An older incarnation speaks from where reading had yet to come when the present one opened."""
+        stream.hear(position)
+        if batch.seq <= seen:
+            return Result.DUPLICATE
+        epoch = stream.past[batch.incarnation]
+        for seq in range(seen + 1, batch.seq):
+            stream.holes[batch.incarnation, seq] = Hole(batch.incarnation, seq, epoch, None, now)
+        time = event_time if event_time is not None else batch.ts
+        self._apply(stream, self._admitted(stream, batch, time, generation, epoch, True), now)
+        self._settle(batch.instance_id)
+        return Result.REPAIRED
+
+    def note_ends(self, ends: dict[int, int], asked: float) -> None:
+        """Where the partitions ended at the time `asked`, or later."""
+        for stream in self.streams.values():
+            if stream.unread is not None and stream.unread.ends is None and stream.unread.since <= asked:
+                stream.unread.ends = ends
+
+    def read_on(self, positions: dict[int, int]) -> None:
+        """Live reading has come to `positions`."""
+        for instance_id, stream in self.streams.items():
+            if stream.unread is not None and stream.unread.is_read(positions):
+                stream.finish_unread()
+                self._settle(instance_id)
+
+    def _unread(self, instance_id: str, position: Position | None, now: float) -> Unread | None:
+        if position is None or self.log is None or not self.log.behind(position[0]):
+            return None
+        return Unread(position[0], self.log.positions(), None, now, self.epochs.get(instance_id, 0))
+
+    def _next_epoch(self, instance_id: str, unread: bool) -> int:
+        """One more; where older incarnations may turn up, with room for theirs below it."""
+        self.epochs[instance_id] = self.epochs.get(instance_id, 0) + (2**18 if unread else 1)
         return self.epochs[instance_id]
+
+    def _lose_older_tails(self, stream: Stream, partitions: set[int], now: float) -> None:
+        """What was heard late of an older incarnation may have had more to come, if no newer one followed."""
+        on = {} if stream.unread is None else stream.unread.on
+        for partition in partitions:
+            heard = [incarnation for incarnation, where in on.items() if where == partition]
+            if stream.unread is not None and heard and max(heard) not in stream.tails:
+                oldest = max(heard)
+                hole = Hole(oldest, stream.unread.seen[oldest] + 1, stream.past[oldest], "before_log", now)
+                stream.tails[oldest] = hole
 
     def _lose_tail(self, stream: Stream, now: float) -> None:
         if stream.incarnation not in stream.tails:

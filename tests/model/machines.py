@@ -157,6 +157,23 @@ named = st.builds(
 )
 
 
+class ReadLog:
+    """The log as far as it was read live."""
+
+    def __init__(self) -> None:
+        self.lagging = False
+        self.read: dict[int, int] = {0: 0, 1: 0}
+
+    def behind(self, partition: int) -> bool:
+        return self.lagging
+
+    def positions(self) -> dict[int, int]:
+        return dict(self.read)
+
+    def replay_status(self, instance_id: str) -> None:
+        return None
+
+
 class Fleet(RuleBasedStateMachine):
     """Emitters, operators, replay and restarts; what they do goes to `deliver` and its like."""
 
@@ -169,6 +186,7 @@ class Fleet(RuleBasedStateMachine):
         self.streams = dict.fromkeys(INSTANCES, (1, 0))
         self.sent: list[Sent] = []
         self.ends = {0: 0, 1: 0}
+        self.log = ReadLog()
 
     @initialize(setting=settings_to_try())
     def begins(self, setting: Setting) -> None:
@@ -220,6 +238,12 @@ class Fleet(RuleBasedStateMachine):
 
     def lose_log(self) -> None:
         self.gate.lose_log(self.now)
+
+    def note_ends(self, ends: dict[int, int]) -> None:
+        self.gate.note_ends(ends, self.now)
+
+    def read_on(self, positions: dict[int, int]) -> None:
+        self.gate.read_on(positions)
 
     def tick(self, watermark: float) -> None:
         self.gate.tick(self.now, watermark, SKEW)
@@ -334,6 +358,17 @@ class Fleet(RuleBasedStateMachine):
     @rule()
     def log_is_made_anew(self) -> None:
         self.lose_log()
+
+    @rule(behind=st.integers(0, 3), at_start=st.booleans(), lagging=st.booleans())
+    def live_reading_falls_behind_or_catches_up(self, behind: int, at_start: bool, lagging: bool) -> None:
+        self.log.lagging = lagging
+        self.log.read = {p: 0 if at_start else max(end - behind, 0) for p, end in self.ends.items()}
+
+    @rule(told=st.booleans(), behind=st.sampled_from((0, 0, 1)))
+    def live_reading_goes_on(self, told: bool, behind: int) -> None:
+        if told:
+            self.note_ends(dict(self.ends))
+        self.read_on({p: max(end - behind, 0) for p, end in self.ends.items()})
 
     @rule()
     def the_processor_is_killed_and_restored(self) -> None:

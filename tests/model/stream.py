@@ -33,6 +33,50 @@ class Hole:
 
 
 @dataclass
+class Unread:
+    """What was unread when an incarnation opened, and the older ones that were found there or came before."""
+
+    opened_on: int
+    read: dict[int, int]
+    ends: dict[int, int] | None
+    """None until somebody has asked."""
+    since: float
+    floor: int
+    """The last epoch before all of them."""
+    seen: dict[int, int] = field(default_factory=dict)
+    """Older incarnation -> the last batch seen of it."""
+    epochs: dict[int, int] = field(default_factory=dict)
+    on: dict[int, int] = field(default_factory=dict)
+    """Older incarnation -> the partition where it was heard late."""
+    late: Name | None = None
+    """The earliest batch that was."""
+
+    def holds(self, position: Position) -> bool:
+        partition, offset = position
+        if partition == self.opened_on or offset < self.read.get(partition, 0):
+            return False
+        return self.ends is None or offset < self.ends.get(partition, 0)
+
+    def is_read(self, positions: dict[int, int]) -> bool:
+        others = {p: end for p, end in (self.ends or {}).items() if p != self.opened_on}
+        return self.ends is not None and all(positions.get(p, -1) >= end for p, end in others.items())
+
+    def epoch_of(self, incarnation: int, top: int) -> int | None:
+        """Between those of its neighbours: in the middle, or at most 512 from the one that it follows."""
+        if incarnation in self.epochs:
+            return self.epochs[incarnation]
+        older = [epoch for known, epoch in self.epochs.items() if known < incarnation]
+        newer = [epoch for known, epoch in self.epochs.items() if known > incarnation]
+        low, high = max([self.floor, *older]), min([top, *newer])
+        room = high - low
+        if room < 2:
+            return None
+        if older:
+            return low + max(1, min(room // 4, 512))
+        return high - max(1, min(room // 8, 512)) if newer else low + room // 2
+
+
+@dataclass
 class Stream:
     incarnation: int
     epoch: int
@@ -53,6 +97,8 @@ class Stream:
     """All from this batch on is being put through once more."""
     past: dict[int, int] = field(default_factory=dict)
     """Epochs of former incarnations, as far back as something is lacking."""
+    unread: Unread | None = None
+    """None once it was read."""
     applied: dict[tuple[int, int], tuple[float, str, int]] = field(default_factory=dict)
 
     @property
@@ -67,7 +113,8 @@ class Stream:
     @property
     def waits(self) -> bool:
         """A batch from the past may still be applied."""
-        return self.reapply is not None or any(hole.open for hole in self.lacking)
+        heard_late = self.unread is not None and self.unread.late is not None
+        return self.reapply is not None or heard_late or any(hole.open for hole in self.lacking)
 
     @property
     def gap_detected(self) -> bool:
@@ -97,14 +144,49 @@ class Stream:
         hole = self.holes.get((incarnation, seq))
         return self.holes.pop((incarnation, seq)) if hole is not None and hole.open is not closed else None
 
-    def renew(self, incarnation: int, epoch: int) -> None:
+    def finish_unread(self) -> None:
+        """All of it was read; if an older incarnation spoke there, it goes through again from there."""
+        if self.unread is not None and self.unread.late is not None:
+            late = self.unread.late
+            self.reapply = late if self.reapply is None else min(late, self.reapply)
+        self.unread = None
+
+    def follow(self, incarnation: int, seq: int, position: Position) -> int | None:
+        """An older incarnation's batch comes late: what was seen before, None if it does not count."""
+        unread = self.unread
+        if unread is None or not unread.holds(position) or incarnation in self.tails:
+            return None
+        epoch = unread.epoch_of(incarnation, self.epoch)
+        if epoch is None:
+            return None
+        before = unread.seen.get(incarnation, 0)
+        if seq > before:
+            unread.seen[incarnation], unread.on[incarnation] = seq, position[0]
+            unread.epochs[incarnation] = self.past[incarnation] = epoch
+            unread.late = min(unread.late or (incarnation, seq), (incarnation, seq))
+        return before
+
+    def renew(self, incarnation: int, epoch: int, unread: Unread | None) -> None:
         """Begin a new incarnation."""
-        if not self.lacking:
+        former = self.unread
+        if unread is None:
+            self.finish_unread()
+        else:
+            if former is not None:
+                unread = replace(
+                    former, **{k: getattr(unread, k) for k in ("opened_on", "read", "ends", "since")}
+                )
+            unread.seen[self.incarnation], unread.epochs[self.incarnation] = self.last_seq, self.epoch
+            unread.on.pop(self.incarnation, None)
+            self.unread = unread
+        wanted = [hole.incarnation for hole in self.lacking]
+        wanted += [] if self.reapply is None else [self.reapply[0]]
+        wanted += [] if self.unread is None else list(self.unread.epochs)
+        if not wanted:
             self.past.clear()
         else:
             self.past[self.incarnation] = self.epoch
-            oldest = min(hole.incarnation for hole in self.lacking)
-            self.past = {known: at for known, at in self.past.items() if known >= oldest}
+            self.past = {known: at for known, at in self.past.items() if known >= min(wanted)}
         self.incarnation, self.epoch = incarnation, epoch
         self.last_seq = self.stale_run = 0
         self.last_event_time, self.contradicted = 0.0, False

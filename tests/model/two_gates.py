@@ -25,12 +25,16 @@ class TwoGates(Fleet):
 
     def new_engine_gate(self) -> EventGate:
         self.broadcaster = Broadcaster(self.consumers())
-        return EventGate(
+        gate = EventGate(
             self.broadcaster,
             repair_window=WINDOW,
             clock=lambda: self.now,
             seekable=self.setting.seekable,
         )
+        if self.setting.seekable:
+            gate.follow(self.log)
+            self.gate.log = self.log
+        return gate
 
     def deliver(self, sent: Sent) -> Result:
         expected = super().deliver(sent)
@@ -97,6 +101,14 @@ class TwoGates(Fleet):
     def lose_log(self) -> None:
         super().lose_log()
         self.engine_gate.lose_log()
+
+    def note_ends(self, ends: dict[int, int]) -> None:
+        super().note_ends(ends)
+        self.engine_gate.repairs.note_ends(ends, self.now)
+
+    def read_on(self, positions: dict[int, int]) -> None:
+        super().read_on(positions)
+        self.engine_gate.repairs.read_on(positions)
 
     def tick(self, watermark: float) -> None:
         super().tick(watermark)

@@ -26,6 +26,9 @@ class Log:
     def positions(self) -> dict[int, int]:
         return {0: 10}
 
+    def behind(self, partition: int) -> bool:
+        return False
+
     def replay_status(self, instance_id: str) -> None:
         return None
 

@@ -30,6 +30,9 @@ class Log:
     def positions(self) -> dict[int, int]:
         return {0: 100}
 
+    def behind(self, partition: int) -> bool:
+        return False
+
     def replay_status(self, instance_id: str) -> None:
         return None
 

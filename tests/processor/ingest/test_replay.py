@@ -220,6 +220,27 @@ def test_what_live_reading_is_still_to_come_to_is_waited_for(
     assert not [line for line in said_by_replay(caplog) if "was searched for batches" in line]
 
 
+@pytest.mark.parametrize("topic", [2], indirect=True)
+def test_an_incarnation_that_lags_on_another_partition_outlives_its_successor(
+    kafka_broker: RunningBroker, topic: str, read: Read
+) -> None:
+    send(kafka_broker, topic, records(range(1, 3001), "server-2"), b"server-2", partition=0)
+    send(kafka_broker, topic, records(range(1, 101)), partition=0)
+    send(kafka_broker, topic, records(range(1, 6), incarnation=2), partition=1)
+    reader = read(kafka_broker.bootstrap, topic)
+    reader.wait_for_end(3105)
+    mine = [a for a in reader.recorder.admissions if a.batch.instance_id == "server-1"]
+    assert {(a.batch.incarnation, a.batch.seq) for a in mine} == {
+        *((1, seq) for seq in range(1, 101)),
+        *((2, seq) for seq in range(1, 6)),
+    }
+    assert {a.epoch < reader.stream().epoch for a in mine if a.batch.incarnation == 1} == {True}
+    wait_for(lambda: not reader.gate.repairs.asks_for_ends(), 20, "the ends")
+    wait_for(lambda: not reader.gate.repairs.gaps(), 20, "the stream to be put through again")
+    stream = reader.stream()
+    assert (stream.incarnation, stream.conflict, stream.gap_detected, stream.lost) == (2, False, False, [])
+
+
 def test_a_batch_that_a_consumer_refused_is_not_searched_for_but_found_by_hand(
     kafka_broker: RunningBroker, topic: str, read: Read
 ) -> None:
@@ -245,6 +266,7 @@ def test_a_closed_range_is_reapplied_in_order_from_there_to_the_cursor(
     reader = read(kafka_broker.bootstrap, topic, decoder=decoder)
     reader.wait_for_end(10)
     wait_for_loss(reader)
+    wait_for(lambda: reader.stream().replay is None, what="the end of the replay")
     reader.gate.tick(1e12, 0.0, 60.0)
     decoder.unknown.clear()
     before = len(reader.recorder.calls)
