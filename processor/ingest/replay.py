@@ -103,10 +103,12 @@ class Replay:
     """The replay of one stream.
 
     Attributes:
-        by_hand: an operator asked for it, so nothing is waited for.
+        by_hand: an operator asked for it, so nothing is waited for; what live reading may still fill is not
+            given up all the same.
         everywhere: also partitions are searched that nothing is known to be on.
         searches: those not done yet.
         hidden: what the others could not see.
+        ripe: the ranges that live reading could no longer fill when the searches were planned.
         attempts: how often it failed.
         due: when to try again, by the monotonic clock.
     """
@@ -117,12 +119,14 @@ class Replay:
     state: ReplayState = ReplayState.WAITING
     searches: list[Search] = field(default_factory=list)
     hidden: list[Hidden] = field(default_factory=list)
+    ripe: tuple[SeqRange, ...] = ()
     attempts: int = 0
     due: float = 0.0
 
     def look_up(self, positions: Mark, known: Knowledge) -> tuple[list[Search], list[Hidden]]:
         """The searches that it needs, and what is hidden from any."""
         gap = self.gap
+        self.ripe = tuple(held for held in gap.wanted if is_ripe(held, positions))
         again = [] if gap.reapply is None else [gap.reapply.as_range()]
 
         def read(held: SeqRange) -> Mark:
@@ -314,7 +318,7 @@ class Replayer:
         del self._replays[gap.instance_id]
         lost: dict[LossReason, int] = {}
         for held in gap.wanted:
-            if held.last is None:
+            if held.last is None or held not in replay.ripe:
                 continue
             for verdict in verdicts(held, replay.hidden):
                 count = self._repairs.give_up(gap.instance_id, held, [verdict])
@@ -325,8 +329,12 @@ class Replayer:
         name = gap.instance_id
         sought = "; ".join(f"{held.first} to {held.last} of {held.incarnation}" for held in gap.wanted[:4])
         found = [f"{count} lost ({reason})" for reason, count in lost.items()]
-        if (still := self._repairs.lacking(gap) - sum(lost.values())) > 0:
+        unripe = tuple(held for held in gap.wanted if held not in replay.ripe)
+        unread = self._repairs.lacking(replace(gap, wanted=unripe))
+        if (still := self._repairs.lacking(gap) - sum(lost.values()) - unread) > 0:
             found.append(f"{still} still lost")
+        if unread:
+            found.append(f"{unread} may still be read live")
         outcome = ", ".join(found) or "nothing lost"
         logger.log(
             logging.WARNING if lost else logging.INFO,
@@ -358,18 +366,14 @@ class Replayer:
 
 
 def ripe_part(gap: Gap, positions: Mark) -> Gap | None:
-    """What of a gap live reading can no longer fill, None if nothing: what showed later must not hold it up.
-
-    Every partition was read past the end that it had when the range showed.
-    """
-
-    def is_ripe(held: SeqRange) -> bool:
-        if held.horizon is None:
-            return True
-        ends = held.horizon.ends
-        return ends is not None and all(
-            positions.get(partition, -1) >= end for partition, end in ends.items()
-        )
-
-    wanted = tuple(filter(is_ripe, gap.wanted))
+    """What of a gap live reading can no longer fill, None if nothing; what showed later holds up nothing."""
+    wanted = tuple(held for held in gap.wanted if is_ripe(held, positions))
     return replace(gap, wanted=wanted) if wanted or gap.reapply else None
+
+
+def is_ripe(held: SeqRange, positions: Mark) -> bool:
+    """Whether every partition was read past the end that it had when the range showed."""
+    if held.horizon is None:
+        return True
+    ends = held.horizon.ends
+    return ends is not None and all(positions.get(partition, -1) >= end for partition, end in ends.items())

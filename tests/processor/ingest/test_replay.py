@@ -241,6 +241,43 @@ def test_an_incarnation_that_lags_on_another_partition_outlives_its_successor(
     assert (stream.incarnation, stream.conflict, stream.gap_detected, stream.lost) == (2, False, False, [])
 
 
+class Held(Decoder):
+    """A decoder that holds live reading up at certain batches, until it is let go."""
+
+    def __init__(self) -> None:
+        super().__init__(256)
+        self.let_go = {("server-1", 3): threading.Event(), ("server-2", 1): threading.Event()}
+
+    def decode(self, value: bytes, *, record_time: float) -> list[EventBatch]:
+        batches = super().decode(value, record_time=record_time)
+        for found in batches:
+            event = self.let_go.get((found.instance_id, found.seq))
+            assert event is None or event.wait(60)
+        return batches
+
+
+@pytest.mark.parametrize("topic", [2], indirect=True)
+def test_a_search_by_hand_does_not_give_up_what_live_reading_is_still_to_come_to(
+    kafka_broker: RunningBroker, topic: str, read: Read, caplog: pytest.LogCaptureFixture
+) -> None:
+    decoder = Held()
+    send(kafka_broker, topic, records([1, 3]), partition=1)
+    with caplog.at_level(logging.INFO, "processor.ingest.replay"):
+        reader = read(kafka_broker.bootstrap, topic, decoder=decoder)
+        wait_for(lambda: reader.recorder.seqs, 20, "the first batch")
+        send(kafka_broker, topic, records([1], "server-2"), b"server-2", partition=0)
+        send(kafka_broker, topic, records([2]), partition=0)
+        decoder.let_go["server-1", 3].set()
+        wait_for(lambda: reader.stream().missing, 20, "the gap")
+        reader.source.replay("server-1")
+        waits = "server-1: the log was searched for batches 2 to 2 of 1: 1 may still be read live"
+        wait_for(lambda: waits in said_by_replay(caplog), 20, "the search by hand")
+        assert (reader.stream().missing, reader.stream().lost) == ([(2, 2)], [])
+        decoder.let_go["server-2", 1].set()
+        wait_for_repair(reader)
+    assert sorted(reader.recorder.seqs) == [1, 1, 2, 3]
+
+
 def test_a_batch_that_a_consumer_refused_is_not_searched_for_but_found_by_hand(
     kafka_broker: RunningBroker, topic: str, read: Read
 ) -> None:
