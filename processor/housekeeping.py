@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable, Sequence
 from typing import Final
 
 from processor.ingest.gate import EventGate
 from processor.ingest.source import EventSource
 from processor.membership import Membership
+from processor.rounds import Rounds
 from producer.throttle import Throttle
 
 logger = logging.getLogger(__name__)
@@ -18,8 +18,8 @@ INTERVAL: Final = 1.0
 """Seconds from one round to the next."""
 
 
-class Housekeeper:
-    """A thread that keeps house from `start` to `stop`.
+class Housekeeper(Rounds):
+    """Keeps house from `start` to `stop`.
 
     Args:
         not_ready: why the service is not ready now. That it is, and is not any more, is logged.
@@ -49,26 +49,7 @@ class Housekeeper:
         self._clock = clock
         self._clock_skew = clock_skew
         self._warned: list[str] = []
-        self._ending = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="housekeeping", daemon=True)
-
-    def start(self) -> None:
-        """Begin; the first round comes an interval later."""
-        self._thread.start()
-
-    def stop(self) -> None:
-        """End once the round under way is through; also where it was never started."""
-        self._ending.set()
-        if self._thread.is_alive():
-            self._thread.join()
-
-    def _run(self) -> None:
-        while not self._ending.wait(INTERVAL):
-            try:
-                self._keep_house()
-            except Exception:
-                # One bad round must not end all the later ones.
-                logger.exception("housekeeping failed")
+        super().__init__("housekeeping", INTERVAL, self._keep_house)
 
     def _keep_house(self) -> None:
         watermark = min((source.watermark() for source in self._sources), default=0.0)

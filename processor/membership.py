@@ -17,13 +17,13 @@ when the service is ready first, since until then nobody could be sure to be hea
 from __future__ import annotations
 
 import logging
-import threading
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from processor.ingest.gate import EventGate
 from processor.ingest.source import LogEnds, Mark
+from processor.rounds import Rounds
 from processor.state.capacity import CapacityRegistry
 from processor.state.registry import Instance, Registry
 
@@ -69,24 +69,19 @@ class Membership:
         self._capacities = capacities
         self._log = log
         self._timeout = timeout
-        self._interval = interval
         self._ready = ready
         self._clock = clock
         self._unmarked: set[str] = set()
         self._began: float | None = None
-        self._ending = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="health-check", daemon=True)
+        self._checks = Rounds("health checks", interval, self.check)
 
     def start(self) -> None:
         """Begin with the health checks."""
-        if self._interval > 0:
-            self._thread.start()
+        self._checks.start()
 
     def stop(self) -> None:
         """End them. May be called twice, and without a start."""
-        self._ending.set()
-        if self._thread.is_alive():
-            self._thread.join()
+        self._checks.stop()
 
     def register(self, instance: Instance) -> bool:
         """A server joins, or says again that it is there; return whether it was registered already."""
@@ -163,11 +158,3 @@ class Membership:
     def _mark(self) -> tuple[Mark | None, bool]:
         """The ends of the log, and whether they are those of this moment."""
         return (None, True) if self._log is None else self._log.end_offsets()
-
-    def _run(self) -> None:
-        while not self._ending.wait(self._interval):
-            try:
-                self.check()
-            except Exception:
-                # One bad round must not end all the later ones.
-                logger.exception("the health check failed")
