@@ -20,7 +20,6 @@ Schema = dict[str, Any]
 
 STRING: Final[Schema] = {"type": "string"}
 FLAG: Final[Schema] = {"type": "boolean"}
-COUNT: Final[Schema] = {"type": "integer", "minimum": 0}
 TIER: Final[Schema] = {"enum": ["l1", "l2"]}
 WORLD_SIZE: Final[Schema] = {"type": "integer", "minimum": 1, "maximum": 255, "default": 1}
 HEX: Final[Schema] = {"type": "string", "pattern": "^([0-9a-fA-F]{2}){1,32}$"}
